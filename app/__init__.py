@@ -1,0 +1,1 @@
+"""The agent gateway: an HTTP service that runs durable LLM agent turns for many tenants."""

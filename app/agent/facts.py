@@ -1,0 +1,129 @@
+"""What the loop yields. It writes nothing itself: the turn server commits each fact before it pulls the next."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from app.agent.tool_calls import FinishedCall
+from app.domain.events import (
+    MAX_EVENT_TEXT,
+    AttemptFailedEvent,
+    AttemptReset,
+    Delta,
+    Fact,
+    MessageDelta,
+    ProviderFallback,
+    ReasoningDeltaEvent,
+    ToolCompleted,
+)
+from app.domain.messages import Message, Role, StoredMessage
+from app.domain.model import AttemptFailed, ModelChunk, ModelReply, ReasoningDelta, TextDelta
+from app.domain.turns import MachineState, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """Deltas that arrived together: may be shown before they are stored."""
+
+    deltas: list[Delta]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Facts to be stored in one step, then shown. ``boundary``: the turn can be resumed here by anybody."""
+
+    events: tuple[Fact, ...]
+    messages: tuple[StoredMessage, ...]
+    state: MachineState
+    boundary: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The turn's outcome, with the facts that belong to it; always the last."""
+
+    events: tuple[Fact, ...]
+    messages: tuple[StoredMessage, ...]
+    state: MachineState
+    outcome: Outcome
+
+
+LoopFact: TypeAlias = Show | Record | End
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """What a batch of model chunks means: facts in order, the state after them, and the reply if it was the last."""
+
+    facts: list[LoopFact]
+    state: MachineState
+    reply: ModelReply | None
+
+    @classmethod
+    def of(cls, batch: Sequence[ModelChunk], state: MachineState) -> "Arrivals":
+        """Deltas of a batch stay together, failed attempts stand between them as records."""
+        facts: list[LoopFact] = []
+        deltas: list[Delta] = []
+        reply: ModelReply | None = None
+        for chunk in batch:
+            match chunk:
+                case TextDelta(attempt=attempt, text=text):
+                    deltas.append(MessageDelta(attempt=attempt, text=text))
+                case ReasoningDelta(attempt=attempt, text=text):
+                    deltas.append(ReasoningDeltaEvent(attempt=attempt, text=text))
+                case AttemptFailed():
+                    if deltas:
+                        facts.append(Show(deltas))
+                        deltas = []
+                    state = msgspec.structs.replace(state, attempts=chunk.attempt)
+                    facts.append(Record(events=_attempt_events(chunk), messages=(), state=state))
+                case ModelReply():
+                    reply = chunk
+        if deltas:
+            facts.append(Show(deltas))
+        return cls(facts=facts, state=state, reply=reply)
+
+
+def _attempt_events(failed: AttemptFailed) -> tuple[Fact, ...]:
+    events: list[Fact] = [
+        AttemptFailedEvent(
+            attempt=failed.attempt,
+            route=failed.route,
+            reason=failed.reason,
+            status=failed.status,
+            message=failed.message,
+            next_route=failed.next_route,
+            delay_s=failed.delay_s,
+        )
+    ]
+    if failed.text_shown:
+        events.append(AttemptReset(attempt=failed.attempt))
+    if failed.next_route is not None and failed.next_route != failed.route:
+        events.append(ProviderFallback(from_route=failed.route, to_route=failed.next_route, reason=failed.reason))
+    return tuple(events)
+
+
+def tool_result(done: FinishedCall) -> Message:
+    """The message that answers a call."""
+    return Message(
+        role=Role.TOOL,
+        content=done.outcome.output,
+        tool_call_id=done.call.id,
+        tool_name=done.call.name,
+        is_error=done.outcome.is_error,
+    )
+
+
+def tool_completed(done: FinishedCall) -> ToolCompleted:
+    """The event that tells of it."""
+    output = done.outcome.output
+    return ToolCompleted(
+        tool_call_id=done.call.id,
+        name=done.call.name,
+        output=output[:MAX_EVENT_TEXT],
+        is_error=done.outcome.is_error,
+        duration_ms=done.duration_ms,
+        output_truncated=len(output) > MAX_EVENT_TEXT,
+    )

@@ -1,0 +1,121 @@
+"""The turn's decisions as pure functions: state and outcome in, next step out. No clock, no I/O.
+
+::
+
+    reply                      │ step
+    ───────────────────────────┼──────────────────────────────────────────────────────────
+    tool calls                 │ RunTools, then the next iteration while one is left
+    text                       │ Finish completed: answer
+    refusal                    │ Finish completed: refusal
+    cut by length              │ Finish failed: output_truncated (never shown as success)
+    cut by the content filter  │ Finish failed: content_filtered
+    model call impossible      │ Finish failed: context_exhausted | content_filtered | invalid_response | provider_unavailable
+    no iteration left          │ Finish completed: budget_exhausted, with a fixed closing text
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
+
+import msgspec
+
+from app.domain.messages import Message, Role, ToolCall
+from app.domain.model import FailureReason, FinishReason, ModelReply
+from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, MachineState
+
+CLOSING_TEXT = "I stopped here: the limit of {limit} iterations was reached before the work was finished."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTools:
+    """Store ``message`` (the calls' intent), run the calls, then ask :func:`after_tools`."""
+
+    message: Message
+    calls: tuple[ToolCall, ...]
+    bad_arguments: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallModel:
+    """The next iteration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The turn is over; ``message`` is its answer, to be stored with the end, or ``None``."""
+
+    outcome: Completed | Failed
+    message: Message | None
+
+
+AfterReply: TypeAlias = RunTools | Finish
+AfterTools: TypeAlias = CallModel | Finish
+
+
+def count_reply(state: MachineState, reply: ModelReply) -> MachineState:
+    """Add a reply's usage, cost and attempts to the turn's."""
+    cost = state.cost_usd if reply.cost_usd is None else (state.cost_usd or 0.0) + reply.cost_usd
+    return msgspec.structs.replace(state, attempts=reply.attempt, usage=state.usage + reply.usage, cost_usd=cost, route=reply.route)
+
+
+def after_reply(reply: ModelReply) -> AfterReply:
+    """Judge a complete reply. Content decides: calls run whatever the label says, unless the reply was cut."""
+    match reply.finish:
+        case FinishReason.LENGTH:
+            detail = "The model's output was cut at its length limit."
+            return _failed(FailedReason.OUTPUT_TRUNCATED, detail, output=reply.text)
+        case FinishReason.CONTENT_FILTER:
+            return _failed(FailedReason.CONTENT_FILTERED, "The provider's content filter stopped the answer.", output=reply.text)
+        case FinishReason.REFUSAL:
+            return _answer(CompletedReason.REFUSAL, reply)
+        case FinishReason.STOP | FinishReason.TOOL_CALLS:
+            if not reply.tool_calls:
+                return _answer(CompletedReason.ANSWER, reply)
+            message = _assistant(reply, reply.tool_calls)
+            return RunTools(message=message, calls=reply.tool_calls, bad_arguments=reply.bad_arguments)
+    assert_never(reply.finish)
+
+
+def after_tools(state: MachineState, max_iterations: int) -> tuple[MachineState, AfterTools]:
+    """Go on with the next iteration, or end when the budget is used up."""
+    if state.iteration < max_iterations:
+        return msgspec.structs.replace(state, iteration=state.iteration + 1), CallModel()
+    text = CLOSING_TEXT.format(limit=max_iterations)
+    outcome = Completed(reason=CompletedReason.BUDGET_EXHAUSTED, output=text)
+    return state, Finish(outcome=outcome, message=Message(role=Role.ASSISTANT, content=text))
+
+
+def after_failure(reason: FailureReason, detail: str) -> Finish:
+    """End the turn when its model call cannot succeed."""
+    match reason:
+        case FailureReason.CONTEXT_OVERFLOW | FailureReason.PAYLOAD_TOO_LARGE:
+            return _failed(FailedReason.CONTEXT_EXHAUSTED, detail)
+        case FailureReason.CONTENT_FILTERED:
+            return _failed(FailedReason.CONTENT_FILTERED, detail)
+        case FailureReason.INVALID_RESPONSE | FailureReason.INCOMPLETE_STREAM:
+            return _failed(FailedReason.INVALID_RESPONSE, detail, retryable=True)
+        case _:
+            return _failed(FailedReason.PROVIDER_UNAVAILABLE, detail, retryable=reason not in _PERMANENT)
+
+
+_PERMANENT = frozenset(
+    {
+        FailureReason.AUTH,
+        FailureReason.BILLING,
+        FailureReason.FORBIDDEN,
+        FailureReason.MODEL_NOT_FOUND,
+        FailureReason.INVALID_REQUEST,
+    }
+)
+"""Failures that the same request meets again until somebody changes the configuration."""
+
+
+def _failed(reason: FailedReason, detail: str, *, retryable: bool = False, output: str = "") -> Finish:
+    return Finish(outcome=Failed(reason=reason, detail=detail, retryable=retryable, output=output), message=None)
+
+
+def _answer(reason: CompletedReason, reply: ModelReply) -> Finish:
+    return Finish(outcome=Completed(reason=reason, output=reply.text), message=_assistant(reply, ()))
+
+
+def _assistant(reply: ModelReply, calls: tuple[ToolCall, ...]) -> Message:
+    return Message(role=Role.ASSISTANT, content=reply.text, tool_calls=calls, reasoning=reply.reasoning or None)

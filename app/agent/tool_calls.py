@@ -1,0 +1,100 @@
+"""Runs the tool calls of one answer: all at once, each on its own, and handed on as they finish."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from app.domain.messages import ToolCall
+from app.domain.tools import ToolContext, ToolOutcome
+from app.ports import Clock, Toolbox
+
+CLEANUP_S = 0.5
+"""What interrupted calls get to clean up, all together, before they are left behind."""
+MAX_CALLS = 128
+"""Calls of one answer that are run; the rest is answered unrun."""
+
+logger = logging.getLogger(__name__)
+_left_behind: set[asyncio.Task["FinishedCall"]] = set()
+"""Calls that ignore their cancellation. The event loop holds tasks only weakly; without this they could vanish half-way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedCall:
+    """A call with what came of it. ``index`` is its position in the answer."""
+
+    index: int
+    call: ToolCall
+    outcome: ToolOutcome
+    duration_ms: int
+
+
+async def run_tool_calls(
+    calls: Sequence[ToolCall], bad_arguments: Mapping[str, str], toolbox: Toolbox, context: ToolContext, *, clock: Clock
+) -> AsyncIterator[list[FinishedCall]]:
+    """Start every call at once and yield those that finished together, in call order; each call exactly once.
+
+    ``bad_arguments`` names, by call id, the calls whose arguments could not be read, with the reason: they are answered unrun. Close
+    the iterator (``contextlib.aclosing``) or cancel its reader to interrupt: running calls are cancelled and left behind if they have
+    not ended after ``CLEANUP_S``; results that nobody has pulled by then are lost.
+    """
+    unrun: list[FinishedCall] = []
+    pending: set[asyncio.Task[FinishedCall]] = set()
+    for index, call in enumerate(calls):
+        refusal = _refusal(index, bad_arguments.get(call.id))
+        if refusal is None:
+            pending.add(asyncio.create_task(_run(index, call, toolbox, context, clock=clock), name=f"tool call {call.id}"))
+        else:
+            unrun.append(FinishedCall(index=index, call=call, outcome=refusal, duration_ms=0))
+    try:
+        if unrun:
+            yield unrun
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            yield sorted((task.result() for task in done), key=lambda finished: finished.index)
+    finally:
+        await _interrupt(pending, context)
+
+
+def _refusal(index: int, bad_argument: str | None) -> ToolOutcome | None:
+    if index >= MAX_CALLS:
+        text = f"Not run: too many calls in one answer; at most {MAX_CALLS} are run. Ask again for those still needed."
+        return ToolOutcome(output=text, is_error=True)
+    if bad_argument is None:
+        return None
+    text = f"Not run: the arguments are not valid JSON ({bad_argument}). Send the call again with one JSON object as its arguments."
+    return ToolOutcome(output=text, is_error=True)
+
+
+async def _run(index: int, call: ToolCall, toolbox: Toolbox, context: ToolContext, *, clock: Clock) -> FinishedCall:
+    started = clock.monotonic()
+    outcome = await _outcome(call, toolbox, context)
+    return FinishedCall(index=index, call=call, outcome=outcome, duration_ms=round((clock.monotonic() - started) * 1000))
+
+
+async def _outcome(call: ToolCall, toolbox: Toolbox, context: ToolContext) -> ToolOutcome:
+    try:
+        return await toolbox.call(call, context)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody cancelled us: it came out of the call itself and must not be taken for an interrupt of the turn.
+        return ToolOutcome(output="The tool failed: CancelledError (no message)", is_error=True)
+    except Exception:
+        # The boundary of one call: a fault in it must not cost its siblings their results.
+        logger.exception("call %s failed in the gateway in turn %s", call.id, context.turn_id)
+        return ToolOutcome(output="The gateway failed to run this call; its effect is unknown.", is_error=True)
+
+
+async def _interrupt(tasks: set[asyncio.Task[FinishedCall]], context: ToolContext) -> None:
+    if not tasks:
+        return
+    for task in tasks:
+        task.cancel()
+    _left_behind.update(tasks)
+    for task in tasks:
+        task.add_done_callback(_left_behind.discard)
+    _, stuck = await asyncio.wait(tasks, timeout=CLEANUP_S)
+    for task in stuck:
+        logger.warning("%s ignores its cancellation in turn %s; it is left behind", task.get_name(), context.turn_id)

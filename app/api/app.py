@@ -1,0 +1,53 @@
+"""The FastAPI application of the gateway."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from app.api import errors, openapi
+from app.api.metrics import HttpMetrics
+from app.api.middleware import DOCS_PATH, Edge
+from app.api.routes import admin, health, sessions, turns
+from app.api.services import Services
+
+_DESCRIPTION = """Runs LLM agents for many tenants: post a turn, read the agent's work as Server-Sent Events.
+
+Errors are `application/problem+json` with a stable `code`. Listings are pages: pass `next_cursor` as `cursor` to get on."""
+
+
+def create_api(services: Services, *, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
+    """The application over ``services``. Several of them may live in one process."""
+    app = FastAPI(
+        title="Agent gateway",
+        version=services.version,
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        redirect_slashes=False,
+        docs_url=DOCS_PATH,
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+        generate_unique_id_function=_operation_ids(),
+    )
+    app.state.services = services
+    app.state.metrics = HttpMetrics(services.turns.counters)
+    routers = (sessions.router, turns.router, admin.router, health.router)
+    for router in routers:
+        app.include_router(router)
+    errors.install(app, [*app.routes, *(route for router in routers for route in router.routes)])
+    openapi.install(app, (*sessions.SHAPES, *turns.SHAPES), (*sessions.MODELS, *turns.MODELS))
+    app.add_middleware(Edge, clock=services.clock, metrics=app.state.metrics, max_body_bytes=services.max_body_bytes)
+    return app
+
+
+def _operation_ids() -> Callable[[APIRoute], str]:
+    """Ids for SDK generators: a function's name, and for its second route (an alias) the name with the method."""
+    first: dict[str, tuple[str, frozenset[str]]] = {}
+
+    def operation_id(route: APIRoute) -> str:
+        methods = frozenset(route.methods or ())
+        known = first.setdefault(route.name, (route.path, methods))
+        return route.name if known == (route.path, methods) else "_".join((route.name, *sorted(methods))).lower()
+
+    return operation_id

@@ -1,0 +1,1 @@
+"""The routes, one module for each resource; every module has a ``router``."""

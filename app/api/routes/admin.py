@@ -1,0 +1,206 @@
+"""The operator's API: tenants, their keys, providers and chains. Behind the admin key; closed when none is configured.
+
+Bodies and answers are the structure of the bootstrap file. Secrets are never read back: a key is shown when it is made, a provider's
+credential and the values of its headers never. A change is in force on every replica within seconds.
+"""
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Request, Response
+
+from app.api.admin_schemas import (
+    ChainsBody,
+    DisabledKey,
+    KeyList,
+    KeyView,
+    NewKey,
+    ProviderList,
+    ProvidersBody,
+    TenantList,
+    TenantView,
+    answer,
+    key_view,
+    provider_views,
+    request_body,
+    tenant_view,
+)
+from app.api.authentication import admin
+from app.api.services import services_of
+from app.api.tenant_specs import parse_json
+from app.domain.errors import InvalidRequestError, NotFoundError
+from app.domain.ids import KeyId
+from app.domain.tenants import TenantChange, TenantInfo, TenantSpec
+
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    401: {"description": "The admin key is missing or wrong."},
+    403: {"description": "No admin key is configured."},
+}
+_UNKNOWN: dict[int | str, dict[str, Any]] = {404: {"description": "There is no such tenant or key."}}
+_INVALID: dict[int | str, dict[str, Any]] = {422: {"description": "The body is invalid; `errors` points to the place."}}
+_CONFLICT: dict[int | str, dict[str, Any]] = {409: {"description": "The state does not allow it; `code` says why."}}
+
+router = APIRouter(prefix="/admin", tags=["admin"], dependencies=[Depends(admin)], responses=_REFUSALS)
+
+
+@router.get("/tenants", responses=answer(200, TenantList))
+async def list_tenants(request: Request) -> Response:
+    """All tenants, by name."""
+    infos = await services_of(request).tenants.infos()
+    return _json(TenantList(data=tuple(tenant_view(info) for info in infos)))
+
+
+@router.post(
+    "/tenants", status_code=201, responses={**answer(201, TenantView), **_INVALID, **_CONFLICT}, openapi_extra=request_body(TenantSpec)
+)
+async def create_tenant(request: Request) -> Response:
+    """Create a tenant. Without `api_keys` a key is generated and shown in `api_key`, this once."""
+    spec = parse_json(await request.body(), TenantSpec)
+    info, api_key = await services_of(request).tenants.apply(spec, generate_key=True, create_only=True)
+    return _json(tenant_view(info, api_key), 201, {"Location": f"/admin/tenants/{info.name}"})
+
+
+@router.get("/tenants/{name}", responses={**answer(200, TenantView), **_UNKNOWN})
+async def get_tenant(request: Request, name: str) -> Response:
+    """One tenant."""
+    return _json(tenant_view(await _info(request, name)))
+
+
+@router.put("/tenants/{name}", responses={**answer(200, TenantView), **_INVALID, **_CONFLICT}, openapi_extra=request_body(TenantSpec))
+async def put_tenant(request: Request, name: str) -> Response:
+    """Create the tenant or make it match the body, as the bootstrap file does.
+
+    What the body leaves out goes back to its default; keys are only added. A provider without `api_key` keeps the credential it has.
+    """
+    spec = parse_json(await request.body(), TenantSpec)
+    if spec.name != name:
+        raise InvalidRequestError("The name differs from that of the path.", pointer="/name")
+    info, api_key = await services_of(request).tenants.apply(spec, generate_key=True)
+    return _json(tenant_view(info, api_key))
+
+
+@router.patch("/tenants/{name}", responses={**answer(200, TenantView), **_UNKNOWN, **_INVALID}, openapi_extra=request_body(TenantChange))
+async def patch_tenant(request: Request, name: str) -> Response:
+    """Replace the providers, the chains or the settings, each as a whole."""
+    return _json(tenant_view(await _change(request, name, parse_json(await request.body(), TenantChange))))
+
+
+@router.post("/tenants/{name}/disable", responses={**answer(200, TenantView), **_UNKNOWN})
+async def disable_tenant(request: Request, name: str) -> Response:
+    """Turn all keys of a tenant away. What it has stays."""
+    return await _set_disabled(request, name, disabled=True)
+
+
+@router.post("/tenants/{name}/enable", responses={**answer(200, TenantView), **_UNKNOWN})
+async def enable_tenant(request: Request, name: str) -> Response:
+    """Undo disabling."""
+    return await _set_disabled(request, name, disabled=False)
+
+
+@router.get("/tenants/{name}/keys", responses={**answer(200, KeyList), **_UNKNOWN})
+async def list_keys(request: Request, name: str) -> Response:
+    """The keys of a tenant, without the keys themselves."""
+    return _json(KeyList(data=tuple(key_view(key) for key in (await _info(request, name)).keys)))
+
+
+@router.post(
+    "/tenants/{name}/keys",
+    status_code=201,
+    responses={**answer(201, KeyView), **_UNKNOWN, **_INVALID},
+    openapi_extra=request_body(NewKey, required=False),
+)
+async def create_key(request: Request, name: str) -> Response:
+    """Make a key; it is shown in `api_key`, this once."""
+    body = parse_json(await request.body() or b"{}", NewKey)
+    made = await services_of(request).tenants.add_key(name, body.name)
+    if made is None:
+        raise NotFoundError
+    return _json(key_view(*made), 201)
+
+
+@router.post("/keys/{key_id}/rotate", status_code=201, responses={**answer(201, KeyView), **_UNKNOWN, **_CONFLICT})
+async def rotate_key(request: Request, key_id: str) -> Response:
+    """Make a key in place of another, which is disabled; the new one is shown in `api_key`, this once."""
+    made = await services_of(request).tenants.rotate_key(KeyId(key_id))
+    if made is None:
+        raise NotFoundError
+    return _json(key_view(*made), 201)
+
+
+@router.delete("/keys/{key_id}", responses={**answer(200, DisabledKey), **_UNKNOWN})
+async def disable_key(request: Request, key_id: str) -> Response:
+    """Disable a key; idempotent. It stays listed."""
+    if not await services_of(request).tenants.disable_key(KeyId(key_id)):
+        raise NotFoundError
+    return _json(DisabledKey(id=KeyId(key_id)))
+
+
+@router.get("/tenants/{name}/providers", responses={**answer(200, ProvidersBody), **_UNKNOWN})
+async def get_providers(request: Request, name: str) -> Response:
+    """The providers of a tenant, as they can be put again."""
+    return _json(ProvidersBody(providers=(await _info(request, name)).providers))
+
+
+@router.put(
+    "/tenants/{name}/providers",
+    responses={**answer(200, ProvidersBody), **_UNKNOWN, **_INVALID},
+    openapi_extra=request_body(ProvidersBody),
+)
+async def put_providers(request: Request, name: str) -> Response:
+    """Replace the providers of a tenant. One without `api_key`, or with a header of value `***`, keeps what it has of these."""
+    body = parse_json(await request.body(), ProvidersBody)
+    return _json(ProvidersBody(providers=(await _change(request, name, TenantChange(providers=body.providers))).providers))
+
+
+@router.get("/tenants/{name}/chains", responses={**answer(200, ChainsBody), **_UNKNOWN})
+async def get_chains(request: Request, name: str) -> Response:
+    """The chains of a tenant."""
+    return _json(ChainsBody(chains=(await _info(request, name)).chains))
+
+
+@router.put(
+    "/tenants/{name}/chains",
+    responses={**answer(200, ChainsBody), **_UNKNOWN, **_INVALID},
+    openapi_extra=request_body(ChainsBody),
+)
+async def put_chains(request: Request, name: str) -> Response:
+    """Replace the chains of a tenant."""
+    body = parse_json(await request.body(), ChainsBody)
+    return _json(ChainsBody(chains=(await _change(request, name, TenantChange(chains=body.chains))).chains))
+
+
+@router.get("/providers", responses=answer(200, ProviderList))
+async def list_providers(request: Request) -> Response:
+    """The providers of all tenants with their routes, and where their credentials stand."""
+    infos = await services_of(request).tenants.infos()
+    return _json(ProviderList(data=tuple(view for info in infos for view in provider_views(info))))
+
+
+async def _info(request: Request, name: str) -> TenantInfo:
+    info = await services_of(request).tenants.info(name)
+    if info is None:
+        raise NotFoundError
+    return info
+
+
+async def _change(request: Request, name: str, change: TenantChange) -> TenantInfo:
+    info = await services_of(request).tenants.change(name, change)
+    if info is None:
+        raise NotFoundError
+    return info
+
+
+async def _set_disabled(request: Request, name: str, *, disabled: bool) -> Response:
+    if not await services_of(request).tenants.set_disabled(name, disabled):
+        raise NotFoundError
+    return _json(tenant_view(await _info(request, name)))
+
+
+def _json(value: msgspec.Struct, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    # Answers may hold a new key: no cache on the way may keep them.
+    return Response(
+        msgspec.json.encode(value),
+        status_code=status,
+        media_type="application/json",
+        headers={**(headers or {}), "Cache-Control": "no-store"},
+    )

@@ -1,0 +1,288 @@
+"""Turns: start, follow, read, interrupt."""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Callable
+from contextlib import aclosing
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from pydantic import Field
+
+from app.api.authentication import principal
+from app.api.body import read_body
+from app.api.errors import problem_response
+from app.api.openapi import EVENT_STREAM_RESPONSES, json_answer, json_request
+from app.api.paging import DEFAULT_LIMIT, After, Cursor, Limit, cursor_of, position
+from app.api.routes.sessions import checked_idempotency_key
+from app.api.schemas import Metadata, RequestBody, session_id_of, turn_id_of
+from app.api.services import Services, services_of
+from app.api.sse import after_of, event_stream
+from app.domain.errors import InvalidRequestError
+from app.domain.events import Problem, rfc3339
+from app.domain.ids import SessionId, TenantId, TurnId
+from app.domain.messages import Content, canonical_json, clean_json, clean_text
+from app.domain.model import RouteRef, Usage
+from app.domain.tenants import Principal
+from app.domain.turns import OnBusy, OnDisconnect, TurnRequest, TurnState, TurnView
+
+router = APIRouter(tags=["turns"])
+
+MAX_INPUT_CHARACTERS = 2_000_000
+MAX_PARTS = 256
+_TURN_POSITION = re.compile(r"turn_[0-9a-z]{26}")
+_PART_TYPES = frozenset({"text", "image_url", "input_audio", "file"})
+
+
+class TurnCreate(RequestBody):
+    """A user message and how its turn is run."""
+
+    input: Annotated[str, Field(min_length=1, max_length=MAX_INPUT_CHARACTERS)] | Annotated[
+        list[dict[str, Any]], Field(min_length=1, max_length=MAX_PARTS)
+    ] = Field(description="Text, or OpenAI content parts.")
+    on_busy: Annotated[OnBusy, Field(strict=False)] = Field(
+        OnBusy.REJECT, description="When the session already has a turn: answer 409, wait in line, or interrupt it."
+    )
+    on_disconnect: Annotated[OnDisconnect, Field(strict=False)] = Field(
+        OnDisconnect.CONTINUE, description="When this request's connection goes away: go on, or interrupt the turn unless somebody else reads it."
+    )
+    background: bool = Field(False, description="Answer 202 at once; read the turn later.")
+    max_iterations: Annotated[int, Field(ge=1, le=1_000)] | None = Field(None, description="Default and upper bound: the tenant's setting.")
+    metadata: Metadata = Field({}, description="Up to 16 strings of yours.")
+
+
+class TurnBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn. ``output`` is the answer, or the partial text of an interrupted turn; ``error`` is set when it failed."""
+
+    id: TurnId
+    session_id: SessionId
+    status: TurnState
+    reason: str | None
+    output: str | None
+    error: Problem | None
+    iterations: int
+    attempts: int
+    usage: Usage
+    cost_usd: float | None
+    route: RouteRef | None
+    last_event_id: int
+    metadata: dict[str, str]
+    background: bool
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
+
+
+class TurnPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of a session's turns, newest first."""
+
+    data: tuple[TurnBody, ...]
+    has_more: bool
+    next_cursor: str | None
+
+
+class _Outcome(msgspec.Struct):
+    """What a terminal event's data has beside the machine's state."""
+
+    output: str
+    error: Problem | None = None
+
+
+SHAPES = (TurnBody, TurnPage)
+MODELS = (TurnCreate,)
+
+Caller = Annotated[Principal, Depends(principal)]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", description="A repeat with the same key and body attaches to the first one's turn, for 24 hours."),
+]
+LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", description="The last event that was read; wins over `after`.")]
+
+_outcome = msgspec.json.Decoder(_Outcome)
+_encode = msgspec.json.Encoder().encode
+_START_RESPONSES = EVENT_STREAM_RESPONSES | {
+    202: {"description": "`background`: the turn runs.", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/TurnBody"}}}}
+}
+
+
+@router.post(
+    "/sessions/{session_id}/turns",
+    summary="Run a turn",
+    response_class=Response,
+    responses=_START_RESPONSES,
+    openapi_extra=json_request(TurnCreate),
+)
+async def create_turn(request: Request, caller: Caller, session_id: str, *, idempotency_key: IdempotencyKey = None) -> Response:
+    """Send a user message and stream the agent's work (`text/event-stream`).
+
+    With `Accept: application/json` the answer is the finished turn; with `background: true` it is 202 and the turn as it stands.
+    """
+    services = services_of(request)
+    key = checked_idempotency_key(idempotency_key)
+    body = await read_body(request, TurnCreate)
+    asked = _turn_request(body, caller)
+    started = await services.turns.start(
+        caller.tenant, session_id_of(session_id), asked, idempotency_key=key, fingerprint=_fingerprint(body)
+    )
+    headers = {"Location": f"/turns/{started.turn_id}"}
+    if started.replayed:
+        headers["Idempotency-Replayed"] = "true"
+    if body.background:
+        view = await services.turns.get(caller.tenant.id, started.turn_id)
+        return _json(turn_body(view), 202, headers)
+    left = partial(services.turns.client_left, started.turn_id) if asked.on_disconnect is OnDisconnect.CANCEL else None
+    if _wants_json(request):
+        return await _finished(request, services, caller.tenant.id, started.turn_id, headers=headers, left=left)
+    frames = services.turns.follow_started(started.turn_id)
+    return event_stream(frames, heartbeat_s=services.heartbeat_s, headers=headers, left=left)
+
+
+@router.get("/sessions/{session_id}/turns", summary="List a session's turns", response_class=Response, responses=json_answer(TurnPage, "Newest first."))
+async def list_turns(
+    request: Request, caller: Caller, session_id: str, *, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, after: After = None
+) -> Response:
+    """The turns of a session."""
+    before = position(cursor or after, _TURN_POSITION)
+    page = await services_of(request).turns.page(caller.tenant.id, session_id_of(session_id), limit, before)
+    following = cursor_of(page.next_cursor)
+    data = tuple(turn_body(view) for view in page.data)
+    return _json(TurnPage(data=data, has_more=following is not None, next_cursor=following))
+
+
+@router.get("/turns/{turn_id}", summary="Read a turn", response_class=Response, responses=json_answer(TurnBody, "The turn."))
+async def read_turn(request: Request, caller: Caller, turn_id: str) -> Response:
+    """Where a turn stands, or how it ended."""
+    return _json(turn_body(await services_of(request).turns.get(caller.tenant.id, turn_id_of(turn_id))))
+
+
+@router.get("/turns/{turn_id}/events", summary="Follow a turn", response_class=Response, responses=EVENT_STREAM_RESPONSES)
+async def follow_turn(
+    request: Request,
+    caller: Caller,
+    turn_id: str,
+    *,
+    last_event_id: LastEventId = None,
+    after: Annotated[str | None, Query(description="Only events behind this one.")] = None,
+) -> Response:
+    """Replay a turn's events behind a cursor, then follow it to its end. On any replica, during and after the turn."""
+    services = services_of(request)
+    turn = turn_id_of(turn_id)
+    frames = await services.turns.follow(caller.tenant.id, turn, after_of(last_event_id, after))
+    return event_stream(frames, heartbeat_s=services.heartbeat_s, headers={"Content-Location": f"/turns/{turn}"})
+
+
+@router.delete("/turns/{turn_id}", summary="Interrupt a turn", response_class=Response, responses=json_answer(TurnBody, "It has ended; 202: it is stopping."))
+@router.post("/turns/{turn_id}/cancel", summary="Interrupt a turn", response_class=Response, responses=json_answer(TurnBody, "It has ended; 202: it is stopping."))
+async def interrupt_turn(request: Request, caller: Caller, turn_id: str) -> Response:
+    """Stop a turn. Idempotent; the record stays."""
+    view = await services_of(request).turns.interrupt(caller.tenant.id, turn_id_of(turn_id))
+    return _json(turn_body(view), 200 if view.state.terminal else 202)
+
+
+def turn_body(view: TurnView) -> TurnBody:
+    """A turn as clients see it."""
+    outcome = _outcome.decode(view.outcome) if view.outcome else None
+    return TurnBody(
+        id=view.id,
+        session_id=view.session_id,
+        status=view.state,
+        reason=view.reason,
+        output=outcome.output if outcome else None,
+        error=outcome.error if outcome else None,
+        iterations=view.machine.iteration,
+        attempts=view.machine.attempts,
+        usage=view.machine.usage,
+        cost_usd=view.machine.cost_usd,
+        route=view.machine.route,
+        last_event_id=view.last_seq,
+        metadata=view.request.metadata,
+        background=view.request.background,
+        created_at=rfc3339(view.created_at_ms),
+        started_at=rfc3339(view.started_at_ms) if view.started_at_ms else None,
+        ended_at=rfc3339(view.ended_at_ms) if view.ended_at_ms else None,
+    )
+
+
+async def _finished(
+    request: Request,
+    services: Services,
+    tenant_id: TenantId,
+    turn_id: TurnId,
+    *,
+    headers: dict[str, str],
+    left: Callable[[], None] | None,
+) -> Response:
+    """The turn when it has ended: the same stream, collected."""
+    gone = asyncio.ensure_future(_disconnected(request))
+    reading = asyncio.ensure_future(_read_to_end(services, turn_id))
+    try:
+        await asyncio.wait((gone, reading), return_when=asyncio.FIRST_COMPLETED)
+        if not reading.done():
+            if left is not None:
+                left()
+            return Response(status_code=499)
+        await reading
+    finally:
+        gone.cancel()
+        reading.cancel()
+    body = turn_body(await services.turns.get(tenant_id, turn_id))
+    if body.error is not None:
+        return problem_response(request.scope, body.error, headers)
+    return _json(body, 200, headers)
+
+
+async def _read_to_end(services: Services, turn_id: TurnId) -> None:
+    async with aclosing(services.turns.follow_started(turn_id)) as frames:
+        async for _ in frames:
+            pass
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _turn_request(body: TurnCreate, caller: Principal) -> TurnRequest:
+    limit = caller.tenant.settings.max_iterations
+    return TurnRequest(
+        input=_input(body.input),
+        on_busy=body.on_busy,
+        on_disconnect=body.on_disconnect,
+        background=body.background,
+        max_iterations=min(limit, body.max_iterations or limit),
+        metadata=body.metadata,
+    )
+
+
+def _input(value: str | list[dict[str, Any]]) -> Content:
+    if isinstance(value, str):
+        text = clean_text(value)
+        if not text.strip():
+            raise InvalidRequestError("The input must not be blank.", pointer="/input")
+        return text
+    for index, part in enumerate(value):
+        kind = part.get("type")
+        if kind not in _PART_TYPES or kind not in part:
+            names = ", ".join(sorted(_PART_TYPES))
+            raise InvalidRequestError(f"A content part has a type ({names}) and a field of that name.", pointer=f"/input/{index}")
+        if kind == "text" and not isinstance(part["text"], str):
+            raise InvalidRequestError("The text of a part is a string.", pointer=f"/input/{index}/text")
+    parts: list[dict[str, Any]] = clean_json(value)
+    return parts
+
+
+def _fingerprint(body: TurnCreate) -> bytes:
+    return hashlib.sha256(canonical_json(body.model_dump(mode="json")).encode()).digest()
+
+
+def _wants_json(request: Request) -> bool:
+    """Whether the client asks for JSON and not for a stream."""
+    accept = request.headers.get("accept", "")
+    return "application/json" in accept and "text/event-stream" not in accept
+
+
+def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(_encode(value), status_code=status, media_type="application/json", headers=headers)

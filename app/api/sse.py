@@ -1,0 +1,64 @@
+"""A turn's frames as a Server-Sent-Events response."""
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from app.domain.errors import InvalidRequestError
+
+RETRY_MS = 1_000
+"""What a browser waits before it reconnects."""
+SEND_TIMEOUT_S = 60.0
+"""A reader that takes nothing for so long is cut off; it can go on from its last event."""
+
+_HELLO = b"retry: %d\n\n" % RETRY_MS
+_BEAT = ServerSentEvent(comment="keep-alive", sep="\n")
+_NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+def after_of(last_event_id: str | None, after: str | None) -> int:
+    """The cursor of a request: the ``Last-Event-ID`` header wins over ``?after=``. Raises InvalidRequestError unless it is a number."""
+    text = last_event_id if last_event_id is not None else after
+    if text is None:
+        return 0
+    if _NUMBER.fullmatch(text) is None:
+        raise InvalidRequestError("Not an event id of a turn.", pointer="/after")
+    return int(text)
+
+
+def event_stream(
+    frames: AsyncGenerator[bytes, None],
+    *,
+    heartbeat_s: float,
+    headers: Mapping[str, str],
+    left: Callable[[], None] | None = None,
+) -> EventSourceResponse:
+    """Stream ``frames``; the first byte leaves at once, a comment follows every ``heartbeat_s``.
+
+    ``left`` is called when the reader goes away before the end; it must not wait for anything.
+    """
+    response = EventSourceResponse(
+        _body(frames, left),
+        headers={"Cache-Control": "no-cache, no-transform", **headers},
+        ping=heartbeat_s,
+        ping_message_factory=lambda: _BEAT,
+        sep="\n",
+        send_timeout=SEND_TIMEOUT_S,
+    )
+    del response.headers["Connection"]  # the library's; HTTP/2 proxies must not see it, HTTP/1.1 does not need it
+    return response
+
+
+async def _body(frames: AsyncGenerator[bytes, None], left: Callable[[], None] | None) -> AsyncIterator[bytes]:
+    ended = False
+    try:
+        async with aclosing(frames):
+            yield _HELLO
+            async for frame in frames:
+                yield frame
+        ended = True
+    finally:
+        if left is not None and not ended:
+            left()

@@ -1,0 +1,384 @@
+"""Events: the numbered facts of a turn, and their one encoding to SSE frames.
+
+An event is encoded once, to the bytes that every follower is sent and that Postgres keeps::
+
+    id: 7
+    event: message.delta
+    data: {"type":"message.delta","seq":7,"turn_id":"turn_…","attempt":1,"text":"Hel"}
+
+``seq`` counts per turn, rises, and has gaps after a takeover. Deltas are the only events that may be shown before they are stored;
+``*.completed`` events carry the whole item, so deltas are never needed to be right.
+"""
+
+from datetime import UTC, datetime
+from typing import ClassVar, TypeAlias
+
+import msgspec
+
+from app.domain.ids import SessionId, TurnId
+from app.domain.messages import ContentPart, StoredMessage
+from app.domain.model import FailureReason, RouteRef, Usage
+from app.domain.turns import Completed, Failed, FailedReason, Interrupted, MachineState, Outcome
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An RFC 9457 problem, as it stands in ``turn.failed`` and in error responses."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    retryable: bool
+    request_id: str | None = None
+    turn_id: TurnId | None = None
+
+
+class TurnQueued(msgspec.Struct, frozen=True, kw_only=True):
+    """The turn waits for its session or for a free place. ``reason``: ``session_busy``, ``at_capacity`` or ``handed_over``."""
+
+    event_type: ClassVar[str] = "turn.queued"
+    session_id: SessionId
+    reason: str
+
+
+class TurnStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """The turn runs. ``route`` is the one that is asked first."""
+
+    event_type: ClassVar[str] = "turn.started"
+    session_id: SessionId
+    route: RouteRef
+
+
+class TurnResumed(msgspec.Struct, frozen=True, kw_only=True):
+    """Another replica goes on with the turn from its last iteration boundary."""
+
+    event_type: ClassVar[str] = "turn.resumed"
+    session_id: SessionId
+    route: RouteRef
+
+
+class IterationStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """A model call follows; counts from 1 up to ``max_iterations``."""
+
+    event_type: ClassVar[str] = "iteration.started"
+    iteration: int
+    max_iterations: int
+
+
+class MessageDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of the answer, void when its attempt is reset."""
+
+    event_type: ClassVar[str] = "message.delta"
+    attempt: int
+    text: str
+
+
+class ReasoningDeltaEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of the model's reasoning, void when its attempt is reset."""
+
+    event_type: ClassVar[str] = "reasoning.delta"
+    attempt: int
+    text: str
+
+
+class ToolCallView(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call as OpenAI writes it."""
+
+    id: str
+    function: dict[str, str]
+    type: str = "function"
+
+
+class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message as clients see it; ``content_truncated`` says that the full text is at ``GET /sessions/{id}/messages``."""
+
+    id: str
+    seq: int
+    turn_id: TurnId | None
+    role: str
+    content: str | list[ContentPart]
+    archived: bool
+    created_at: str
+    tool_calls: tuple[ToolCallView, ...] = ()
+    tool_call_id: str | None = None
+    is_error: bool = False
+    reasoning: str | None = None
+    kind: str = "said"
+    content_truncated: bool = False
+
+
+class MessageCompleted(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole assistant message of one iteration, stored."""
+
+    event_type: ClassVar[str] = "message.completed"
+    attempt: int
+    iteration: int
+    route: RouteRef
+    message: MessageView
+
+
+class ToolStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call is about to run; ``arguments`` is its JSON text."""
+
+    event_type: ClassVar[str] = "tool.started"
+    tool_call_id: str
+    name: str
+    arguments: str
+
+
+class ToolCompleted(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call has its result, stored. ``output`` is what the model reads, capped here (``output_truncated``)."""
+
+    event_type: ClassVar[str] = "tool.completed"
+    tool_call_id: str
+    name: str
+    output: str
+    is_error: bool
+    duration_ms: int
+    output_truncated: bool = False
+
+
+class AttemptFailedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One request to one provider failed. ``next_route`` is tried after ``delay_s`` seconds; ``null`` when none is left."""
+
+    event_type: ClassVar[str] = "attempt.failed"
+    attempt: int
+    route: RouteRef
+    reason: FailureReason
+    status: int | None
+    message: str
+    next_route: RouteRef | None
+    delay_s: float
+
+
+class AttemptReset(msgspec.Struct, frozen=True, kw_only=True):
+    """Drop every delta of ``attempt``: its text is void."""
+
+    event_type: ClassVar[str] = "attempt.reset"
+    attempt: int
+
+
+class ProviderFallback(msgspec.Struct, frozen=True, kw_only=True):
+    """The next attempt goes to another route."""
+
+    event_type: ClassVar[str] = "provider.fallback"
+    from_route: RouteRef
+    to_route: RouteRef
+    reason: FailureReason
+
+
+class TurnCompleted(msgspec.Struct, frozen=True, kw_only=True):
+    """Terminal. ``reason``: ``answer``, ``refusal`` or ``budget_exhausted``. ``output`` is the answer's text (capped like messages)."""
+
+    event_type: ClassVar[str] = "turn.completed"
+    session_id: SessionId
+    reason: str
+    output: str
+    iterations: int
+    attempts: int
+    usage: Usage
+    cost_usd: float | None
+    route: RouteRef | None
+
+
+class TurnInterrupted(msgspec.Struct, frozen=True, kw_only=True):
+    """Terminal. ``output`` is the partial text.
+
+    ``reason``: ``requested``, ``superseded``, ``client_gone``, ``shutdown`` or ``worker_lost``.
+    """
+
+    event_type: ClassVar[str] = "turn.interrupted"
+    session_id: SessionId
+    reason: str
+    output: str
+    iterations: int
+    attempts: int
+    usage: Usage
+    cost_usd: float | None
+    route: RouteRef | None
+
+
+class TurnFailed(msgspec.Struct, frozen=True, kw_only=True):
+    """Terminal. ``error`` is the problem document that a JSON answer would carry.
+
+    ``reason``: ``output_truncated``, ``content_filtered``, ``context_exhausted``, ``provider_unavailable``, ``invalid_response`` or
+    ``internal_error``.
+    """
+
+    event_type: ClassVar[str] = "turn.failed"
+    session_id: SessionId
+    reason: str
+    error: Problem
+    output: str
+    iterations: int
+    attempts: int
+    usage: Usage
+    cost_usd: float | None
+    route: RouteRef | None
+
+
+Delta: TypeAlias = MessageDelta | ReasoningDeltaEvent
+TerminalEvent: TypeAlias = TurnCompleted | TurnInterrupted | TurnFailed
+Fact: TypeAlias = (
+    TurnQueued
+    | TurnStarted
+    | TurnResumed
+    | IterationStarted
+    | MessageCompleted
+    | ToolStarted
+    | ToolCompleted
+    | AttemptFailedEvent
+    | AttemptReset
+    | ProviderFallback
+    | TerminalEvent
+)
+Event: TypeAlias = Delta | Fact
+"""The closed union of everything a turn's stream can carry."""
+
+TERMINAL_TYPES = frozenset({TurnCompleted.event_type, TurnInterrupted.event_type, TurnFailed.event_type})
+
+_encode = msgspec.json.Encoder().encode
+
+
+class FrameEncoder:
+    """Encodes one turn's events to frames. Holds the parts of a frame that do not change within a turn."""
+
+    def __init__(self, turn_id: TurnId) -> None:
+        self._infix = f',"turn_id":"{turn_id}",'.encode()
+        self._heads: dict[str, bytes] = {}
+
+    def frame(self, seq: int, event: Event) -> bytes:
+        """Return the frame of ``event`` numbered ``seq``, with its closing blank line."""
+        name = event.event_type
+        head = self._heads.get(name)
+        if head is None:
+            head = self._heads[name] = b'\nevent: %b\ndata: {"type":"%b","seq":' % (name.encode(), name.encode())
+        number = b"%d" % seq
+        return b"".join((b"id: ", number, head, number, self._infix, _encode(event)[1:], b"\n\n"))
+
+
+def split_frames(frames: bytes) -> list[bytes]:
+    """Cut stored frames into single ones. JSON text has no raw line break, so a blank line only ends a frame."""
+    return [part + b"\n\n" for part in frames.split(b"\n\n")[:-1]]
+
+
+def frame_seq(frame: bytes) -> int:
+    """The sequence number of one frame."""
+    return int(frame[4 : frame.index(b"\n")])
+
+
+EVENT_TYPES: tuple[type[Event], ...] = (
+    TurnQueued,
+    TurnStarted,
+    TurnResumed,
+    IterationStarted,
+    MessageDelta,
+    ReasoningDeltaEvent,
+    MessageCompleted,
+    ToolStarted,
+    ToolCompleted,
+    AttemptFailedEvent,
+    AttemptReset,
+    ProviderFallback,
+    TurnCompleted,
+    TurnInterrupted,
+    TurnFailed,
+)
+"""Every member of :data:`Event`, in the order in which they are documented."""
+
+MAX_EVENT_TEXT = 65_536
+"""Characters of one text in an event; the rest is at ``GET /sessions/{id}/messages``."""
+
+
+def rfc3339(unix_ms: int) -> str:
+    """Unix milliseconds as an RFC 3339 time in UTC."""
+    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def message_view(stored: StoredMessage, *, limit: int | None = None) -> MessageView:
+    """A message as clients see it, its text cut to ``limit`` characters when one is given."""
+    message = stored.message
+    content = message.content
+    truncated = limit is not None and isinstance(content, str) and len(content) > limit
+    return MessageView(
+        id=stored.id,
+        seq=stored.seq,
+        turn_id=stored.turn_id,
+        role=message.role.value,
+        content=content[:limit] if truncated and isinstance(content, str) else content,
+        archived=stored.archived,
+        created_at=rfc3339(stored.created_at_ms),
+        tool_calls=tuple(
+            ToolCallView(id=call.id, function={"name": call.name, "arguments": call.arguments}) for call in message.tool_calls
+        ),
+        tool_call_id=message.tool_call_id,
+        is_error=message.is_error,
+        reasoning=message.reasoning,
+        kind=message.kind.value,
+        content_truncated=truncated,
+    )
+
+
+_FAILURES: dict[FailedReason, tuple[int, str]] = {
+    FailedReason.OUTPUT_TRUNCATED: (502, "The model's output was cut"),
+    FailedReason.CONTENT_FILTERED: (502, "The content filter stopped the answer"),
+    FailedReason.CONTEXT_EXHAUSTED: (502, "The conversation does not fit the model"),
+    FailedReason.PROVIDER_UNAVAILABLE: (503, "No model provider answered"),
+    FailedReason.INVALID_RESPONSE: (502, "The model's response was not usable"),
+    FailedReason.INTERNAL_ERROR: (500, "Internal error"),
+}
+
+
+def turn_problem(turn_id: TurnId, failed: Failed) -> Problem:
+    """The problem document of a failed turn: the same object in ``turn.failed`` and in a JSON answer."""
+    status, title = _FAILURES[failed.reason]
+    return Problem(
+        type=f"urn:agent-gateway:problem:{failed.reason.value}",
+        title=title,
+        status=status,
+        code=failed.reason.value,
+        detail=failed.detail,
+        retryable=failed.retryable,
+        turn_id=turn_id,
+    )
+
+
+def terminal_event(turn_id: TurnId, session_id: SessionId, outcome: Outcome, state: MachineState) -> TerminalEvent:
+    """The one event that ends a turn."""
+    output = outcome.output[:MAX_EVENT_TEXT]
+    match outcome:
+        case Completed(reason=reason):
+            return TurnCompleted(
+                session_id=session_id,
+                reason=reason.value,
+                output=output,
+                iterations=state.iteration,
+                attempts=state.attempts,
+                usage=state.usage,
+                cost_usd=state.cost_usd,
+                route=state.route,
+            )
+        case Interrupted(reason=reason):
+            return TurnInterrupted(
+                session_id=session_id,
+                reason=reason.value,
+                output=output,
+                iterations=state.iteration,
+                attempts=state.attempts,
+                usage=state.usage,
+                cost_usd=state.cost_usd,
+                route=state.route,
+            )
+        case Failed(reason=reason):
+            return TurnFailed(
+                session_id=session_id,
+                reason=reason.value,
+                error=turn_problem(turn_id, outcome),
+                output=output,
+                iterations=state.iteration,
+                attempts=state.attempts,
+                usage=state.usage,
+                cost_usd=state.cost_usd,
+                route=state.route,
+            )

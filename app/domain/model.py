@@ -1,0 +1,144 @@
+"""Model calls: what is asked of a model, what comes back, and what may go wrong.
+
+``ModelChunk`` is the closed union that a :class:`app.ports.ModelClient` yields. Faults of providers are values of the closed enum
+:class:`FailureReason`; one table (``providers/classify.py``) produces them and everything else only reads them.
+"""
+
+import enum
+from typing import TypeAlias
+
+import msgspec
+
+from app.domain.messages import Message, ToolCall, ToolSpec
+
+
+class ApiMode(enum.StrEnum):
+    """The wire protocol of a provider."""
+
+    CHAT_COMPLETIONS = "chat_completions"
+
+
+class FinishReason(enum.StrEnum):
+    """Why a model stopped, after the decoder judged the whole reply (content decides, not the label)."""
+
+    STOP = "stop"
+    TOOL_CALLS = "tool_calls"
+    LENGTH = "length"
+    CONTENT_FILTER = "content_filter"
+    REFUSAL = "refusal"
+
+
+class FailureReason(enum.StrEnum):
+    """Closed list of what can be wrong with an attempt."""
+
+    AUTH = "auth"
+    BILLING = "billing"
+    RATE_LIMIT = "rate_limit"
+    FORBIDDEN = "forbidden"
+    MODEL_NOT_FOUND = "model_not_found"
+    CONTEXT_OVERFLOW = "context_overflow"
+    PAYLOAD_TOO_LARGE = "payload_too_large"
+    CONTENT_FILTERED = "content_filtered"
+    INVALID_REQUEST = "invalid_request"
+    OVERLOADED = "overloaded"
+    SERVER_ERROR = "server_error"
+    CONNECT_FAILED = "connect_failed"
+    """No connection: refused, unresolved, TLS, or not within ``connect_timeout_s``."""
+    CONNECTION_BROKEN = "connection_broken"
+    """The connection died after the request was sent."""
+    FIRST_TOKEN_TIMEOUT = "first_token_timeout"
+    STALE = "stale"
+    """No content for ``stale_timeout_s`` although some had come."""
+    INCOMPLETE_STREAM = "incomplete_stream"
+    """A clean end of the stream without its terminal marker."""
+    INVALID_RESPONSE = "invalid_response"
+    """Empty, or not what the protocol allows."""
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens as the provider reported them. ``input_tokens`` includes the cached ones, ``output_tokens`` the reasoning ones."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+
+class RouteRef(msgspec.Struct, frozen=True, kw_only=True):
+    """Which route of a chain: shown to clients, so it holds no address and no credential."""
+
+    provider: str
+    model: str
+    api_mode: ApiMode = ApiMode.CHAT_COMPLETIONS
+
+
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One model call. The bytes sent depend on these values only, so the same request is always sent the same way.
+
+    ``first_attempt`` is the number of the call's first attempt; attempts are numbered through a whole turn, from 1.
+    """
+
+    system: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...]
+    first_attempt: int
+
+
+class TextDelta(msgspec.Struct, frozen=True):
+    """Visible text of an attempt."""
+
+    attempt: int
+    text: str
+
+
+class ReasoningDelta(msgspec.Struct, frozen=True):
+    """Reasoning text of an attempt."""
+
+    attempt: int
+    text: str
+
+
+class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt failed. ``text_shown``: some of its deltas were yielded and are now void. ``message`` is safe to show.
+
+    ``next_route`` is the route that is tried next (the same one for a repeat), ``None`` when no attempt follows; ``delay_s`` is
+    the wait before it.
+    """
+
+    attempt: int
+    route: RouteRef
+    reason: FailureReason
+    status: int | None
+    message: str
+    text_shown: bool
+    next_route: RouteRef | None
+    delay_s: float
+
+
+class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The complete reply of the attempt that succeeded: always the last chunk of a stream, exactly once.
+
+    Tool calls have unique non-empty ids and arguments that are a JSON object, except where ``bad_arguments`` names the call id
+    with the reason they could not be read (their ``arguments`` are then ``{}``). Usage includes that of failed attempts as far as reported.
+    """
+
+    attempt: int
+    route: RouteRef
+    text: str
+    reasoning: str
+    tool_calls: tuple[ToolCall, ...]
+    bad_arguments: dict[str, str]
+    finish: FinishReason
+    usage: Usage
+    cost_usd: float | None
+
+
+ModelChunk: TypeAlias = TextDelta | ReasoningDelta | AttemptFailed | ModelReply

@@ -1,0 +1,197 @@
+"""Tenants and what they configure: providers, chains of routes, settings.
+
+:class:`TenantSpec` is the one structure of the bootstrap file (TOML) and of the admin API (JSON); :class:`Tenant` is what a request
+works with: resolved, decrypted, immutable, cached for a few seconds.
+"""
+
+import enum
+
+import msgspec
+from typing_extensions import override
+
+from app.domain.ids import KeyId, ProviderId, TenantId
+from app.domain.model import ApiMode, RouteRef, Usage
+
+
+class Purpose(enum.StrEnum):
+    """What a chain is for."""
+
+    CHAT = "chat"
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True):
+    """US dollars per million tokens."""
+
+    input: float
+    cached_input: float
+    output: float
+
+
+class Provider(msgspec.Struct, frozen=True, kw_only=True):
+    """An endpoint with its credential, decrypted. ``headers`` are sent with every request."""
+
+    id: ProviderId
+    name: str
+    api_mode: ApiMode
+    base_url: str
+    api_key: str
+    headers: dict[str, str]
+
+    @override
+    def __repr__(self) -> str:
+        return f"Provider(name={self.name!r}, api_mode={self.api_mode.value!r})"  # never the credential: reprs reach logs
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider's model with its limits. Sizes in tokens, durations in seconds."""
+
+    provider: Provider
+    model: str
+    context_window: int = 131_072
+    output_tokens: int = 4_096
+    max_output_tokens: int = 32_768
+    connect_timeout_s: float = 10.0
+    first_token_timeout_s: float = 60.0
+    stale_timeout_s: float = 90.0
+    max_attempts: int = 3
+    prices: Prices | None = None
+
+    @property
+    def ref(self) -> RouteRef:
+        """The route as clients see it."""
+        return RouteRef(provider=self.provider.name, model=self.model, api_mode=self.provider.api_mode)
+
+    def cost_usd(self, usage: Usage) -> float | None:
+        """What ``usage`` costs on this route, ``None`` when it has no prices."""
+        if self.prices is None:
+            return None
+        fresh = usage.input_tokens - usage.cached_input_tokens
+        total = fresh * self.prices.input + usage.cached_input_tokens * self.prices.cached_input + usage.output_tokens * self.prices.output
+        return total / 1_000_000
+
+
+class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a tenant may tune, with the defaults."""
+
+    max_iterations: int = 90
+    max_queued_turns: int = 16
+    """Queued turns of one session."""
+    system_prompt: str = "You are a helpful assistant."
+    """For sessions that bring none."""
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant as a request sees it. ``revision`` changes with every change of the tenant, its providers or chains."""
+
+    id: TenantId
+    name: str
+    revision: int
+    settings: TenantSettings
+    chains: dict[Purpose, tuple[Route, ...]]
+
+
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is calling: the tenant and the key used."""
+
+    tenant: Tenant
+    key_id: KeyId
+
+
+ENV_PREFIX = "env:"
+"""Of a credential that is the name of an environment variable of the gateway."""
+
+MASKED = "***"
+"""Stands for a stored header value: shown when read back, and keeps the stored value when written."""
+
+
+class ProviderSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A provider as configured.
+
+    ``api_key`` is ``env:NAME`` or a literal (encrypted at rest); absent when read back, but for ``env:``. Written without one, a
+    provider keeps the credential it has, so what was read can be written again; an empty one removes it. Header values are masked
+    when read back.
+    """
+
+    name: str
+    base_url: str
+    api_mode: ApiMode = ApiMode.CHAT_COMPLETIONS
+    api_key: str | None = None
+    headers: dict[str, str] = {}
+
+    @override
+    def __repr__(self) -> str:
+        return f"ProviderSpec(name={self.name!r}, api_mode={self.api_mode.value!r})"  # never the credential: reprs reach logs
+
+
+class RouteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=False):
+    """A route as configured; ``provider`` is a provider's name. Defaults are those of :class:`Route`."""
+
+    provider: str
+    model: str
+    context_window: int = 131_072
+    output_tokens: int = 4_096
+    max_output_tokens: int = 32_768
+    connect_timeout_s: float = 10.0
+    first_token_timeout_s: float = 60.0
+    stale_timeout_s: float = 90.0
+    max_attempts: int = 3
+    prices: Prices | None = None
+
+
+class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tenant as configured. ``api_keys`` are literals (``agw_…``) or ``env:NAME``; without any, one is generated and shown once."""
+
+    name: str
+    api_keys: tuple[str, ...] = ()
+    providers: tuple[ProviderSpec, ...] = ()
+    chains: dict[Purpose, tuple[RouteSpec, ...]] = {}
+    settings: TenantSettings = TenantSettings()
+
+    @override
+    def __repr__(self) -> str:
+        return f"TenantSpec(name={self.name!r})"  # never the keys
+
+
+class TenantChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parts of a tenant to be replaced, each as a whole; ``None`` leaves a part as it is."""
+
+    providers: tuple[ProviderSpec, ...] | None = None
+    chains: dict[Purpose, tuple[RouteSpec, ...]] | None = None
+    settings: TenantSettings | None = None
+
+
+class CredentialState(enum.StrEnum):
+    """Where a provider's credential stands: the calls of one that is missing or unreadable are sent without it and refused."""
+
+    NONE = "none"
+    ENVIRONMENT = "environment"
+    SEALED = "sealed"
+    MISSING = "missing"
+    """Its environment variable is not set, empty, or no legal header value."""
+    UNREADABLE = "unreadable"
+    """It was encrypted with another secret key."""
+
+
+class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An API key without its secret. ``hint`` is its last four characters."""
+
+    id: KeyId
+    name: str
+    hint: str
+    disabled: bool
+    created_at_ms: int
+
+
+class TenantInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant as the admin API shows it: the configuration without secrets."""
+
+    id: TenantId
+    name: str
+    disabled: bool
+    created_at_ms: int
+    providers: tuple[ProviderSpec, ...]
+    chains: dict[Purpose, tuple[RouteSpec, ...]]
+    settings: TenantSettings
+    keys: tuple[KeyInfo, ...]
+    credentials: dict[str, CredentialState]
+    """By provider name, as this process finds them."""

@@ -1,0 +1,282 @@
+"""Turns: states, outcomes, the machine's stored state, and the values that travel between the turn server and its store."""
+
+import enum
+from typing import TypeAlias
+
+import msgspec
+
+from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
+from app.domain.messages import Content, Message
+from app.domain.model import RouteRef, Usage
+
+
+SEQ_GAP = 1 << 20
+"""Sequence numbers skipped at a takeover: far more than a turn can have shown without storing them."""
+
+
+class TurnState(enum.StrEnum):
+    """Where a turn stands; the last three are terminal."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the turn has ended."""
+        return self in (TurnState.COMPLETED, TurnState.INTERRUPTED, TurnState.FAILED)
+
+
+class CompletedReason(enum.StrEnum):
+    """How a turn completed."""
+
+    ANSWER = "answer"
+    REFUSAL = "refusal"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+
+
+class InterruptReason(enum.StrEnum):
+    """Why a turn was interrupted."""
+
+    REQUESTED = "requested"
+    SUPERSEDED = "superseded"
+    CLIENT_GONE = "client_gone"
+    SHUTDOWN = "shutdown"
+    WORKER_LOST = "worker_lost"
+
+
+class FailedReason(enum.StrEnum):
+    """Why a turn failed."""
+
+    OUTPUT_TRUNCATED = "output_truncated"
+    CONTENT_FILTERED = "content_filtered"
+    CONTEXT_EXHAUSTED = "context_exhausted"
+    PROVIDER_UNAVAILABLE = "provider_unavailable"
+    INVALID_RESPONSE = "invalid_response"
+    INTERNAL_ERROR = "internal_error"
+
+
+class OnBusy(enum.StrEnum):
+    """What a POST does when the session already has a turn."""
+
+    REJECT = "reject"
+    ENQUEUE = "enqueue"
+    INTERRUPT = "interrupt"
+
+
+class OnDisconnect(enum.StrEnum):
+    """What happens to a turn whose client leaves."""
+
+    CONTINUE = "continue"
+    CANCEL = "cancel"
+
+
+class MachineState(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the loop's decisions depend on, stored with each commit: every iteration boundary is a resume point.
+
+    ``iteration`` is the number of the model call that is due or under way (from 1), ``attempts`` the attempts made in the whole turn.
+    """
+
+    iteration: int = 1
+    attempts: int = 0
+    usage: Usage = Usage()
+    cost_usd: float | None = None
+    route: RouteRef | None = None
+
+
+class Completed(msgspec.Struct, frozen=True, kw_only=True):
+    """The turn has an answer."""
+
+    reason: CompletedReason
+    output: str
+
+
+class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
+    """The turn was stopped; ``output`` is the text of its open attempt."""
+
+    reason: InterruptReason
+    output: str = ""
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True):
+    """The turn ended without an answer. ``detail`` is safe to show."""
+
+    reason: FailedReason
+    detail: str
+    retryable: bool
+    output: str = ""
+
+
+Outcome: TypeAlias = Completed | Interrupted | Failed
+
+
+class Fence(msgspec.Struct, frozen=True, kw_only=True):
+    """Proof of ownership that every write of a turn carries: a write of an earlier generation changes nothing.
+
+    ``owner`` is ``None`` for a turn that waits in the queue, where nobody owns it.
+    """
+
+    turn_id: TurnId
+    session_id: SessionId
+    owner: ReplicaId | None
+    generation: int
+
+
+class RowKind(enum.IntEnum):
+    """What an event row holds; deltas and facts never share one."""
+
+    DELTAS = 0
+    FACTS = 1
+    TERMINAL = 2
+    """Facts of which the last ends the stream."""
+
+
+class EventRow(msgspec.Struct, frozen=True):
+    """Ready frames for the sequence numbers ``first`` to ``last``, without gaps inside."""
+
+    first: int
+    last: int
+    kind: RowKind
+    frames: bytes
+
+
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message to store. ``seq`` was assigned by the turn, which is its session's only writer."""
+
+    id: MessageId
+    seq: int
+    message: Message
+
+
+class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller asked for; kept on the turn."""
+
+    input: Content
+    on_busy: OnBusy = OnBusy.REJECT
+    on_disconnect: OnDisconnect = OnDisconnect.CONTINUE
+    background: bool = False
+    max_iterations: int = 90
+    metadata: dict[str, str] = {}
+
+
+class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn to be written: ``owner`` set means it starts at once, ``None`` that it is queued.
+
+    ``rows`` are its first events (``turn.queued`` or ``turn.started`` + ``iteration.started``), ``message_id`` that of its user message.
+    """
+
+    id: TurnId
+    tenant_id: TenantId
+    session_id: SessionId
+    request: TurnRequest
+    owner: ReplicaId | None
+    message_id: MessageId
+    rows: tuple[EventRow, ...]
+    max_queued: int
+    idempotency_key: str | None
+    fingerprint: bytes
+
+
+class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that this replica owns and runs. ``last_seq`` is its last stored event, ``next_message_seq`` free in its session.
+
+    ``cancel_reason`` is set when the interrupt came before the start. ``resumed``: it ran before, elsewhere.
+    """
+
+    fence: Fence
+    tenant_id: TenantId
+    request: TurnRequest
+    state: MachineState
+    last_seq: int
+    next_message_seq: int
+    system_prompt: str
+    tools: bytes
+    """The session's snapshot of tool definitions: canonical JSON of a list of ToolSpec."""
+    model: str | None
+    keep_interrupted_text: bool
+    cancel_reason: InterruptReason | None
+    resumed: bool
+
+
+class Queued(msgspec.Struct, frozen=True, kw_only=True):
+    """The new turn waits."""
+
+    turn_id: TurnId
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """The idempotency key is known: this is the turn that it made. ``same_body``: the fingerprints agree."""
+
+    turn_id: TurnId
+    same_body: bool
+
+
+class Busy(msgspec.Struct, frozen=True, kw_only=True):
+    """The session has a running turn."""
+
+    turn_id: TurnId
+
+
+class QueueFull(msgspec.Struct, frozen=True, kw_only=True):
+    """The session has as many queued turns as it may."""
+
+
+class NoSession(msgspec.Struct, frozen=True, kw_only=True):
+    """The session is unknown to the tenant."""
+
+
+Opening: TypeAlias = OpenTurn | Queued | Replayed | Busy | QueueFull | NoSession
+"""What came of writing a :class:`NewTurn`."""
+
+
+class Closing(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a turn, decided by the first commit that carries one."""
+
+    state: TurnState
+    reason: str
+    outcome: bytes
+    """JSON of the terminal event's ``data`` fields, for ``GET /turns/{id}``."""
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """One atomic step of a turn: events, messages, machine state, and perhaps its end or hand-over.
+
+    Applies only when the fence holds and the last stored fact is still ``previous_seq``; a repeat of a commit that was applied is
+    recognised by its ``last_seq`` and changes nothing.
+    """
+
+    fence: Fence
+    previous_seq: int
+    last_seq: int
+    rows: tuple[EventRow, ...]
+    messages: tuple[NewMessage, ...] = ()
+    next_message_seq: int = 0
+    state: MachineState
+    closing: Closing | None = None
+    hand_over: bool = False
+
+
+class DeltaBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Deltas of one turn on their way to storage; fenced, and harmless to repeat."""
+
+    fence: Fence
+    row: EventRow
+
+
+class TurnView(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn as read from the store. ``outcome`` is the terminal event's JSON; times in unix milliseconds."""
+
+    id: TurnId
+    session_id: SessionId
+    state: TurnState
+    reason: str | None
+    request: TurnRequest
+    machine: MachineState
+    outcome: bytes | None
+    fence: Fence
+    last_seq: int
+    created_at_ms: int
+    started_at_ms: int | None
+    ended_at_ms: int | None

@@ -1,0 +1,235 @@
+"""The composition root: builds a gateway out of its parts. The only module that knows every concrete class."""
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+from typing_extensions import override
+
+from app.api.app import create_api
+from app.api.authentication import Authenticator
+from app.api.services import Services
+from app.api.tenant_specs import parse_bootstrap
+from app.clock import SystemClock
+from app.domain.errors import UnavailableError
+from app.domain.ids import ReplicaId, make_id
+from app.ports import Clock
+from app.providers.chain import ProviderCounters, ProviderLayer
+from app.providers.clients import ChainModelClients
+from app.providers.transport import ProviderTransport
+from app.settings import Settings
+from app.store import migrate
+from app.store.engine import Database
+from app.store.messages import MessageRepository
+from app.store.replicas import ReplicaRepository
+from app.store.secrets import Sealer
+from app.store.sessions import SessionRepository
+from app.store.tenants import TenantRepository
+from app.store.todos import TodoRepository
+from app.store.turns import TurnRepository
+from app.store.wakeups import PostgresWakeups
+from app.tools.builtin.get_time import get_time_tool
+from app.tools.builtin.todo import todo_tool
+from app.tools.operator import load_operator_tools
+from app.tools.pool import ToolPool
+from app.tools.registry import ToolRegistry
+from app.turns.server import Stores, Timing, TurnServer
+from app.turns.service import Turns
+
+logger = logging.getLogger(__name__)
+
+EXIT_S = 1.0
+"""Part of the drain's time that is left to the HTTP server for closing its connections."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """One process of the service, started."""
+
+    app: FastAPI
+    server: TurnServer
+    tenants: TenantRepository
+    database: Database
+    replica: ReplicaId
+
+
+def service_version() -> str:
+    """The installed version; ``dev`` when the code runs from a checkout."""
+    try:
+        return version("agent-gateway")
+    except PackageNotFoundError:
+        return "dev"
+
+
+@asynccontextmanager
+async def open_gateway(settings: Settings, database_url: str, clock: Clock | None = None) -> AsyncIterator[Gateway]:
+    """Build a gateway on the database at ``database_url`` (migrated), start its background work, and stop it at the end.
+
+    Raises UnavailableError when the database is away, InvalidRequestError for a bad bootstrap file, ToolConfigurationError for a bad
+    operator's tool.
+    """
+    clock = clock or SystemClock()
+    replica = ReplicaId(make_id("rep", clock.unix_ms(), secrets.token_bytes(10)))
+    direct_url = settings.direct_database_url.get_secret_value() if settings.direct_database_url else database_url
+    database = Database(database_url, settings.db_pool_size)
+    transport = ProviderTransport()
+    pool = ToolPool(settings.tool_pool_size)
+    wakeups = PostgresWakeups(database, direct_url, clock)
+    gateway, listening = _assemble(settings, replica, database, transport=transport, pool=pool, wakeups=wakeups, clock=clock)
+    try:
+        await apply_bootstrap(gateway.tenants, settings)
+        await gateway.server.start()
+        listening.extend(asyncio.ensure_future(work) for work in (wakeups.run_sender(), wakeups.run_listener()))
+        yield gateway
+    finally:
+        await gateway.server.stop()
+        for task in listening:
+            task.cancel()
+        await asyncio.gather(*listening, return_exceptions=True)
+        await transport.close()
+        pool.close()
+        await database.close()
+
+
+def _assemble(
+    settings: Settings,
+    replica: ReplicaId,
+    database: Database,
+    *,
+    transport: ProviderTransport,
+    pool: ToolPool,
+    wakeups: PostgresWakeups,
+    clock: Clock,
+) -> tuple[Gateway, list[asyncio.Future[None]]]:
+    sealer = Sealer(settings.secret_key.get_secret_value() if settings.secret_key else None)
+    tenants = TenantRepository(database, clock, sealer, os.environ)
+    turns = TurnRepository(database, settings.lease_ttl_s)
+    messages = MessageRepository(database)
+    core = (get_time_tool(clock), todo_tool(TodoRepository(database)))
+    toolbox = ToolRegistry((*core, *load_operator_tools(settings.tool_modules, pool)), timeout_s=settings.tool_timeout_s)
+    layer = ProviderLayer(transport=transport, clock=clock, random=random.random, counters=ProviderCounters())
+    models = ChainModelClients(layer)
+    server = TurnServer(
+        replica,
+        Stores(turns=turns, messages=messages, replicas=ReplicaRepository(database), tenants=tenants),
+        models=models,
+        toolbox=toolbox,
+        clock=clock,
+        wakeups=wakeups,
+        timing=Timing(
+            lease_ttl_s=settings.lease_ttl_s,
+            lease_beat_s=settings.lease_beat_s,
+            poll_s=settings.poll_s,
+            delta_retention_s=settings.delta_retention_s,
+            max_running_turns=settings.max_running_turns,
+        ),
+    )
+
+    async def ready() -> bool:
+        try:
+            return server.lease.valid and await migrate.is_current(database)
+        except UnavailableError:
+            return False
+
+    services = Services(
+        clock=clock,
+        authenticator=Authenticator(tenants, clock),
+        tenants=tenants,
+        sessions=SessionRepository(database),
+        messages=messages,
+        toolbox=toolbox,
+        model_clients=models,
+        turns=Turns(server, turns, models, clock),
+        readiness=ready,
+        admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None,
+        max_body_bytes=settings.max_body_bytes,
+        heartbeat_s=settings.heartbeat_s,
+        version=service_version(),
+    )
+    gateway = Gateway(app=create_api(services, lifespan=_no_lifespan), server=server, tenants=tenants, database=database, replica=replica)
+    return gateway, []
+
+
+@asynccontextmanager
+async def _no_lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    yield  # open_gateway is the lifespan: it must outlast the HTTP server
+
+
+async def apply_bootstrap(tenants: TenantRepository, settings: Settings) -> list[tuple[str, str]]:
+    """Apply the bootstrap file; returns (tenant, key) for each key that had to be made. Raises InvalidRequestError, OSError."""
+    if settings.bootstrap_file is None:
+        return []
+    text = await asyncio.to_thread(settings.bootstrap_file.read_text, "utf-8")
+    made = []
+    for spec in parse_bootstrap(text):
+        _, key = await tenants.apply(spec, generate_key=True)
+        if key is not None:
+            made.append((spec.name, key))
+    return made
+
+
+class DrainingServer(uvicorn.Server):
+    """Drains the turn server before it stops listening: until then new turns are answered 503 and streams end with an event."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway, grace_s: float) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+        self._grace_s = grace_s
+        self._drain: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @override
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+        if self._drain is not None:
+            await self._drain
+
+    @override
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal drains, the second interrupts every turn at once."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._leave, signal.Signals(sig).name)
+
+    def _leave(self, name: str) -> None:
+        if self._drain is None:
+            logger.info("draining", extra={"signal": name})
+            self._drain = asyncio.ensure_future(self._drain_then_exit())
+        else:
+            self._gateway.server.active.interrupt_all()
+
+    async def _drain_then_exit(self) -> None:
+        try:
+            await self._gateway.server.drain(self._grace_s - EXIT_S)
+        finally:
+            self.should_exit = True
+
+
+async def serve(settings: Settings, database_url: str, sockets: list[socket.socket]) -> None:
+    """Serve on bound ``sockets`` until a signal; returns after the drain."""
+    async with open_gateway(settings, database_url) as gateway:
+        config = uvicorn.Config(
+            gateway.app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=True,
+            http="httptools",
+            ws="none",
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=int(max(1, EXIT_S)),
+            backlog=4_096,
+        )
+        await DrainingServer(config, gateway, settings.drain_grace_s).serve(sockets)

@@ -1,0 +1,244 @@
+"""What the inside needs from the outside. Each Protocol lists what it may raise; everything else is a fault.
+
+Storage faults (database away) are :class:`app.domain.errors.UnavailableError` with code ``storage_unavailable`` in every store port.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from app.domain.ids import KeyId, ReplicaId, SessionId, TenantId, TurnId
+from app.domain.messages import StoredMessage, ToolCall, ToolSpec
+from app.domain.model import ModelChunk, ModelRequest, RouteRef
+from app.domain.sessions import NewSession, Page, Session, SessionChange
+from app.domain.tenants import KeyInfo, Principal, Tenant, TenantChange, TenantInfo, TenantSpec
+from app.domain.tools import ToolContext, ToolOutcome
+from app.domain.turns import (
+    Commit,
+    DeltaBatch,
+    EventRow,
+    InterruptReason,
+    NewTurn,
+    Opening,
+    OpenTurn,
+    TurnView,
+)
+
+
+class Clock(Protocol):
+    """Time. Tests put a hand-driven one in its place."""
+
+    def now(self) -> datetime:
+        """The wall clock, aware, UTC."""
+
+    def unix_ms(self) -> int:
+        """The wall clock in unix milliseconds."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back and count on while the process is stopped."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after ``seconds``; cancellable."""
+
+
+class ModelClient(Protocol):
+    """Something that answers model calls: one route, or a chain of them."""
+
+    @property
+    def primary(self) -> RouteRef:
+        """The route that is asked first."""
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[ModelChunk], None]:
+        """Yield batches of chunks (what arrived together comes together); the last chunk is one ``ModelReply``.
+
+        Raises ContextOverflowError or ModelUnavailableError after the last ``AttemptFailed``. Closing the iterator, or cancelling
+        the task that reads it, closes the provider's socket at once.
+        """
+
+
+class ModelClients(Protocol):
+    """The model clients of all tenants."""
+
+    def for_chat(self, tenant: Tenant, model: str | None) -> ModelClient:
+        """The tenant's ``chat`` chain, beginning at the route named ``model`` when one is given.
+
+        Raises InvalidRequestError when the chain has no such model, or the tenant no chain.
+        """
+
+
+class Toolbox(Protocol):
+    """The tools a turn can call."""
+
+    def toolset_names(self) -> tuple[str, ...]:
+        """Every toolset that a session may enable."""
+
+    def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
+        """The tools of these toolsets, sorted by name. Raises InvalidRequestError for an unknown toolset."""
+
+    async def call(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
+        """Run one call. Never raises for what the tool or the model did; cancellation passes through."""
+
+
+class TurnStore(Protocol):
+    """Turns and their events. Every write of a running turn is fenced."""
+
+    async def open(self, turn: NewTurn) -> Opening:
+        """Write a turn with its first events and, when it starts at once, its user message; one atomic statement."""
+
+    async def claim(self, owner: ReplicaId, limit: int) -> list[OpenTurn]:
+        """Take up to ``limit`` queued turns whose session is free, oldest first, and write their user messages."""
+
+    async def commit(self, commit: Commit) -> None:
+        """Apply one step. Idempotent. Raises LeaseLostError when the fence no longer holds."""
+
+    async def append_deltas(self, batches: Sequence[DeltaBatch]) -> set[TurnId]:
+        """Store deltas of several turns in one statement; returns the turns whose fence held."""
+
+    async def owned(self, owner: ReplicaId, turns: Sequence[TurnId]) -> set[TurnId]:
+        """Those of ``turns`` that ``owner`` still owns."""
+
+    async def cancel_requests(self, owner: ReplicaId) -> dict[TurnId, InterruptReason]:
+        """Running turns of ``owner`` that somebody wants stopped."""
+
+    async def request_cancel(self, tenant_id: TenantId, turn_id: TurnId, reason: InterruptReason) -> TurnView | None:
+        """Mark a running turn as to be stopped and return it as it then stands; ``None`` when unknown to the tenant."""
+
+    async def take_over(self, owner: ReplicaId, known: Sequence[TurnId], limit: int) -> list[OpenTurn]:
+        """Become the owner, in a new generation, of running turns that nobody runs.
+
+        Those are the turns whose replica has not beaten for a TTL (database clock), and those of ``owner`` that it does not know.
+        """
+
+    async def cancel_unwatched(self, turn_id: TurnId, reason: InterruptReason) -> bool:
+        """Mark a turn as to be stopped unless a follower on another replica said lately that it reads it.
+
+        True when that is settled: the turn is marked, or it has ended.
+        """
+
+    async def watch(self, turns: Sequence[TurnId], for_s: float) -> None:
+        """Say that somebody here reads these turns, which run elsewhere and end when nobody does."""
+
+    async def get(self, tenant_id: TenantId, turn_id: TurnId) -> TurnView | None:
+        """One turn, ``None`` when unknown to the tenant."""
+
+    async def list_for_session(self, tenant_id: TenantId, session_id: SessionId, limit: int, before: str | None) -> Page[TurnView]:
+        """Turns of a session, newest first."""
+
+    async def read_events(self, cursors: Sequence[tuple[TurnId, int]]) -> dict[tuple[TurnId, int], tuple[list[EventRow], bool]]:
+        """For each (turn, after): the next stored rows behind ``after`` (bounded), and whether the turn is over at ``after``."""
+
+    async def prune(self, delta_age_s: float, idempotency_age_s: float) -> int:
+        """Delete deltas of long ended turns and forget old idempotency keys; returns the rows removed."""
+
+
+class ReplicaStore(Protocol):
+    """The replicas' heartbeats, on the database's clock."""
+
+    async def beat(self, replica: ReplicaId, ttl_s: float) -> None:
+        """Say that ``replica`` lives for another ``ttl_s``."""
+
+    async def leave(self, replica: ReplicaId) -> None:
+        """Take the replica off the list: it has nothing left to own."""
+
+    async def others_alive(self, replica: ReplicaId) -> bool:
+        """Whether another replica is alive."""
+
+
+class MessageStore(Protocol):
+    """Messages of sessions."""
+
+    async def working_set(self, session_id: SessionId) -> list[StoredMessage]:
+        """The messages that the model is shown, in order; those of the running turn included."""
+
+    async def page(self, tenant_id: TenantId, session_id: SessionId, limit: int, after_seq: int) -> Page[StoredMessage] | None:
+        """The transcript, archived rows included, notes left out; ``None`` when the session is unknown to the tenant."""
+
+
+class SessionStore(Protocol):
+    """Sessions."""
+
+    async def create(self, session: NewSession) -> tuple[Session, bool]:
+        """Write a session with its imported messages; a known idempotency key returns its session and ``True``.
+
+        Raises ConflictError (``idempotency_mismatch``) when the key was used with another body.
+        """
+
+    async def get(self, tenant_id: TenantId, session_id: SessionId) -> Session | None:
+        """One session, ``None`` when unknown to the tenant or deleted."""
+
+    async def page(self, tenant_id: TenantId, limit: int, before: str | None, user: str | None) -> Page[Session]:
+        """Sessions, newest first; ``before`` is a session id."""
+
+    async def change(self, tenant_id: TenantId, session_id: SessionId, change: SessionChange) -> Session | None:
+        """Apply a change; ``None`` when unknown."""
+
+    async def delete(self, tenant_id: TenantId, session_id: SessionId) -> bool:
+        """Delete a session with all that belongs to it; false when unknown.
+
+        Raises ConflictError (``turn_in_progress``) while a turn runs.
+        """
+
+
+class TodoStore(Protocol):
+    """A session's todo list: one JSON document."""
+
+    async def read(self, session_id: SessionId) -> bytes | None:
+        """The list as written last."""
+
+    async def write(self, session_id: SessionId, items: bytes) -> None:
+        """Replace the list."""
+
+
+class TenantStore(Protocol):
+    """Tenants, keys, providers, chains. Literal credentials are encrypted before they are written.
+
+    Raises InvalidRequestError for a configuration that cannot work (unknown provider name in a chain, a literal credential without a
+    secret key, …).
+    """
+
+    async def authenticate(self, key_hash: bytes) -> Principal | None:
+        """Who owns the key with this SHA-256; ``None`` when unknown or disabled."""
+
+    async def tenant(self, tenant_id: TenantId) -> Tenant | None:
+        """A tenant, resolved; ``None`` when unknown or disabled."""
+
+    async def apply(self, spec: TenantSpec, *, generate_key: bool, create_only: bool = False) -> tuple[TenantInfo, str | None]:
+        """Create the tenant or make it match ``spec``; idempotent. Returns a generated key, shown this once, if it made one.
+
+        Keys are only added. A key is generated when the tenant would have none at all. Raises ConflictError (``tenant_exists``)
+        with ``create_only``, ConflictError (``key_taken``) when a key of ``spec`` belongs to another tenant.
+        """
+
+    async def change(self, name: str, change: TenantChange) -> TenantInfo | None:
+        """Replace parts of a tenant; idempotent; ``None`` when unknown."""
+
+    async def infos(self) -> list[TenantInfo]:
+        """All tenants, by name."""
+
+    async def info(self, name: str) -> TenantInfo | None:
+        """One tenant."""
+
+    async def set_disabled(self, name: str, disabled: bool) -> bool:
+        """Disable or enable a tenant; false when unknown."""
+
+    async def add_key(self, tenant_name: str, name: str) -> tuple[KeyInfo, str] | None:
+        """Make a key; returns it with its secret, shown this once; ``None`` when the tenant is unknown."""
+
+    async def rotate_key(self, key_id: KeyId) -> tuple[KeyInfo, str] | None:
+        """Make a key in place of another, which is disabled; ``None`` when unknown.
+
+        Raises ConflictError (``key_disabled``) when that one is disabled already: a repeated call must not make a second key.
+        """
+
+    async def disable_key(self, key_id: KeyId) -> bool:
+        """Disable a key; false when unknown."""
+
+
+class Wakeups(Protocol):
+    """Notifications between replicas: only ever a hint, polling alone is enough."""
+
+    def announce(self, topic: str, turn_ids: Iterable[TurnId] = ()) -> None:
+        """Tell every replica, soon and coalesced; never blocks, never raises."""
+
+    def subscribe(self, topic: str, listener: Callable[[str], None]) -> None:
+        """Call ``listener`` with a turn id (or an empty string) for each announcement under ``topic``."""

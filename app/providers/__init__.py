@@ -1,0 +1,1 @@
+"""Calls to models: chain, retry, classification, stream deadlines, API modes."""

@@ -1,0 +1,25 @@
+"""The ``chat_completions`` API mode: ``POST {base_url}/chat/completions`` with ``stream: true``."""
+
+from app.domain.model import ModelRequest
+from app.domain.tenants import Provider, Route
+from app.providers.mode import StreamDecoder
+from app.providers.modes.chat_completions.decoder import Decoder
+from app.providers.modes.chat_completions.encoder import encode_request
+
+
+class ChatCompletions:
+    """The mode, as :class:`app.providers.mode.Mode`."""
+
+    path = "/chat/completions"
+
+    def headers(self, provider: Provider) -> dict[str, str]:
+        """A bearer token, unless the provider needs none."""
+        return {"Authorization": f"Bearer {provider.api_key}"} if provider.api_key else {}
+
+    def encode(self, route: Route, request: ModelRequest) -> bytes:
+        """The request body."""
+        return encode_request(route, request)
+
+    def decoder(self, request: ModelRequest, attempt: int) -> StreamDecoder:
+        """A decoder of one response."""
+        return Decoder(attempt, seed=f"{len(request.messages)}.{attempt}")

@@ -1,0 +1,250 @@
+"""A streamed reply: its deltas as they come, and the verdict on it at the end.
+
+A reply is complete when its ``finish_reason`` was seen and the stream then ended, by ``[DONE]`` or by a clean end of the response.
+``[DONE]`` alone is no proof: proxies send it behind a stream that broke. What the reply holds decides what it is, not the label: calls
+under ``stop`` run, announced calls that never came are an invalid response. Calls under ``length`` or ``content_filter`` may be cut and
+are dropped.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from app.domain.messages import clean_text
+from app.domain.model import FailureReason, FinishReason, ReasoningDelta, TextDelta, Usage
+from app.providers.mode import Defect, Delta, ProviderError, ReplyParts
+from app.providers.modes.chat_completions.chunks import (
+    Choice,
+    Chunk,
+    ChunkDelta,
+    ToolCallDelta,
+    decode_chunk,
+    decode_leniently,
+    reasoning_of,
+)
+from app.providers.think_tags import ThinkTags
+from app.providers.tool_calls import ToolCallAssembly
+
+_FINISH: Final = {
+    "tool_calls": FinishReason.TOOL_CALLS,
+    "function_call": FinishReason.TOOL_CALLS,
+    "tool_use": FinishReason.TOOL_CALLS,
+    "length": FinishReason.LENGTH,
+    "max_tokens": FinishReason.LENGTH,
+    "max_output_tokens": FinishReason.LENGTH,
+    "content_filter": FinishReason.CONTENT_FILTER,
+    "sensitive": FinishReason.CONTENT_FILTER,
+    "safety": FinishReason.CONTENT_FILTER,
+    "refusal": FinishReason.REFUSAL,
+}
+"""Labels in use; any other one (``stop``, ``end_turn``, ``eos``, …) is an ordinary end."""
+
+_FAILED: Final = {
+    "error": FailureReason.SERVER_ERROR,
+    "network_error": FailureReason.SERVER_ERROR,
+    "abort": FailureReason.INCOMPLETE_STREAM,
+    "cancelled": FailureReason.INCOMPLETE_STREAM,
+    "insufficient_system_resource": FailureReason.OVERLOADED,
+    "model_context_window_exceeded": FailureReason.CONTEXT_OVERFLOW,
+}
+"""Labels by which servers report a failure."""
+
+
+class Decoder:
+    """Decodes one response, as :class:`app.providers.mode.StreamDecoder`."""
+
+    __slots__ = (
+        "_attempt",
+        "_calls",
+        "_completion_id",
+        "_finish",
+        "_half",
+        "_reasoning",
+        "_refused",
+        "_seed",
+        "_seen",
+        "_text",
+        "_think",
+        "defect",
+        "done",
+        "moved",
+        "usage",
+    )
+
+    def __init__(self, attempt: int, *, seed: str) -> None:
+        self.usage = Usage()
+        self.moved = False
+        self.done = False
+        self.defect: Defect | None = None
+        self._attempt = attempt
+        self._seed = seed
+        self._completion_id = ""
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls = ToolCallAssembly()
+        self._think: ThinkTags | None = ThinkTags()
+        self._finish: FinishReason | None = None
+        self._refused = False
+        self._seen = False
+        self._half = ""
+        """The first half of a surrogate pair whose second half comes with the next chunk."""
+
+    @property
+    def finished(self) -> bool:
+        """The ``finish_reason`` was seen."""
+        return self._finish is not None
+
+    def feed(self, payloads: Sequence[bytes]) -> list[Delta]:
+        """Take event payloads in order and return the deltas in them; nothing is read behind ``[DONE]`` or a defect."""
+        deltas: list[Delta] = []
+        self.moved = False
+        for payload in payloads:
+            try:
+                chunk = decode_chunk(payload)
+            except msgspec.MsgspecError:
+                if payload.strip() == b"[DONE]":
+                    self.done = True
+                    break
+                self._take_leniently(payload, deltas)
+            else:
+                if chunk.choices is None and chunk.usage is None:
+                    self._take_leniently(payload, deltas)
+                else:
+                    self._take(chunk, deltas)
+            if self.defect is not None:
+                break
+        return deltas
+
+    def feed_body(self, body: bytes) -> list[Delta]:
+        """Take a completion, or an error, that is one JSON document instead of a stream."""
+        deltas: list[Delta] = []
+        self._take_leniently(body, deltas)
+        self.done = True
+        return deltas
+
+    def finish(self) -> ReplyParts | Defect:
+        """Judge the reply."""
+        if self.defect is not None:
+            return self.defect
+        if self._finish is None:
+            return FailureReason.INCOMPLETE_STREAM if self._seen else FailureReason.INVALID_RESPONSE
+        unclosed = self._flush()
+        text, reasoning = "".join(self._text), "".join(self._reasoning)
+        if self._finish in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER):
+            return _parts(text, reasoning, self._finish)
+        calls, bad = self._calls.finish(f"{self._completion_id}.{self._seed}")
+        if calls:
+            return ReplyParts(text=text, reasoning=reasoning, tool_calls=calls, bad_arguments=bad, finish=FinishReason.TOOL_CALLS)
+        if unclosed and not text.strip():
+            text, reasoning = reasoning, ""  # the tag was never closed: this is the answer
+        if self._finish is FinishReason.TOOL_CALLS or not text.strip():
+            return FailureReason.INVALID_RESPONSE
+        return _parts(text, reasoning, FinishReason.REFUSAL if self._refused else self._finish)
+
+    def _take_leniently(self, payload: bytes, deltas: list[Delta]) -> None:
+        chunk = decode_leniently(payload)
+        if chunk is None:
+            self.defect = FailureReason.INVALID_RESPONSE
+        else:
+            self._take(chunk, deltas)
+
+    def _take(self, chunk: Chunk, deltas: list[Delta]) -> None:
+        choices = chunk.choices
+        if choices:
+            choice = choices[0]
+            if not choice.index:
+                delta = choice.delta or choice.message
+                if delta is not None:
+                    self._take_delta(delta, deltas)
+                if choice.finish_reason or choice.usage is not None or choice.error is not None:
+                    self._take_end(choice)
+        if not self._seen:
+            self._seen = bool(choices)
+            self._completion_id = chunk.id or ""
+        if chunk.usage is not None:
+            self.usage = chunk.usage.as_usage()
+        if chunk.error is not None:
+            self.defect = ProviderError(chunk.error)
+
+    def _take_delta(self, delta: ChunkDelta, deltas: list[Delta]) -> None:
+        content = delta.content
+        if content:
+            self.moved = True
+            if self._think is None and not self._half and "\x00" not in content and content.isascii():
+                self._text.append(content)
+                deltas.append(TextDelta(self._attempt, content))
+            else:
+                self._take_content(content, deltas)
+        if delta.reasoning or delta.reasoning_content or delta.reasoning_details:
+            self._take_reasoning(delta, deltas)
+        if delta.tool_calls:
+            self._take_calls(delta.tool_calls)
+        if delta.refusal:
+            self._refused = self.moved = True
+            self._add_text(clean_text(delta.refusal), deltas)
+
+    def _take_content(self, content: str, deltas: list[Delta]) -> None:
+        content = self._half + content
+        self._half = ""
+        if "\ud800" <= content[-1] <= "\udbff":
+            content, self._half = content[:-1], content[-1]
+        content = clean_text(content)
+        if self._think is None:
+            self._add_text(content, deltas)
+            return
+        reasoning, visible = self._think.split(content)
+        self._add_reasoning(reasoning, deltas)
+        self._add_text(visible, deltas)
+        if self._think.settled:
+            self._think = None
+
+    def _take_reasoning(self, delta: ChunkDelta, deltas: list[Delta]) -> None:
+        """Servers repeat the same reasoning under several names: the first one that is there counts."""
+        reasoning = delta.reasoning or delta.reasoning_content or reasoning_of(delta.reasoning_details or [])
+        self._add_reasoning(clean_text(reasoning), deltas)
+        self.moved = self.moved or bool(reasoning)
+
+    def _take_calls(self, calls: list[ToolCallDelta]) -> None:
+        for call in calls:
+            function = call.function
+            name, arguments = ("", "") if function is None else (function.name or "", function.arguments or "")
+            if call.id or name or arguments:
+                self.moved = True
+                self._calls.add(call.index, call_id=call.id or "", name=name, arguments=arguments)
+
+    def _take_end(self, choice: Choice) -> None:
+        if choice.usage is not None:
+            self.usage = choice.usage.as_usage()
+        if choice.error is not None:
+            self.defect = ProviderError(choice.error)
+        elif choice.finish_reason:
+            label = choice.finish_reason.lower()
+            self.defect = _FAILED.get(label)
+            self._finish = _FINISH.get(label, FinishReason.STOP)
+
+    def _flush(self) -> bool:
+        """Add what was held back; true when a reasoning tag was left open."""
+        unclosed = False
+        if self._think is not None:
+            unclosed = self._think.unclosed
+            reasoning, visible = self._think.finish()
+            self._reasoning.append(reasoning)
+            self._text.append(visible)
+        if self._half:
+            (self._reasoning if unclosed else self._text).append("\ufffd")
+        return unclosed
+
+    def _add_text(self, text: str, deltas: list[Delta]) -> None:
+        if text:
+            self._text.append(text)
+            deltas.append(TextDelta(self._attempt, text))
+
+    def _add_reasoning(self, text: str, deltas: list[Delta]) -> None:
+        if text:
+            self._reasoning.append(text)
+            deltas.append(ReasoningDelta(self._attempt, text))
+
+
+def _parts(text: str, reasoning: str, finish: FinishReason) -> ReplyParts:
+    return ReplyParts(text=text, reasoning=reasoning, tool_calls=(), bad_arguments={}, finish=finish)

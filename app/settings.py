@@ -1,0 +1,34 @@
+"""Settings: environment variables, read once by ``main`` and passed on as values."""
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Every setting, with the prefix ``GATEWAY_`` (and ``DATABASE_URL``). Durations in seconds, sizes in bytes."""
+
+    model_config = SettingsConfigDict(env_prefix="GATEWAY_", env_ignore_empty=True, frozen=True, extra="ignore", populate_by_name=True)
+
+    database_url: SecretStr | None = Field(
+        None, validation_alias="DATABASE_URL", description="Postgres 15 or newer; unset: an embedded one"
+    )
+    direct_database_url: SecretStr | None = Field(None, description="bypasses a pooler for LISTEN and migrations; unset: DATABASE_URL")
+    data_dir: Path = Field(Path(".data"), description="where the embedded Postgres keeps its data")
+    db_pool_size: int = Field(10, ge=1, description="database connections of one process")
+    admin_key: SecretStr | None = Field(None, description="opens /admin and /metrics; unset: both stay closed")
+    secret_key: SecretStr | None = Field(None, description="encrypts literal provider credentials; unset: only env: references are taken")
+    bootstrap_file: Path | None = Field(None, description="TOML with tenants, applied at start")
+    tool_modules: str = Field("", description="comma-separated Python modules with the operator's own tools")
+    tool_pool_size: int = Field(128, ge=1, description="threads for blocking tools")
+    tool_timeout_s: float = Field(120.0, gt=0, description="longest time of one tool call")
+    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+    max_running_turns: int = Field(2_000, ge=1, description="turns that one process runs at once")
+    max_body_bytes: int = Field(10_485_760, ge=1_024, description="largest request body")
+    heartbeat_s: float = Field(10.0, gt=0, description="comment on a quiet stream")
+    drain_grace_s: float = Field(10.0, gt=0, description="from SIGTERM to exit")
+    lease_ttl_s: float = Field(20.0, gt=0, description="a replica silent for so long has lost its turns")
+    lease_beat_s: float = Field(5.0, gt=0, description="between heartbeats of a replica")
+    poll_s: float = Field(0.4, gt=0, description="between looks for interrupts and queued turns")
+    delta_retention_s: float = Field(6 * 3600.0, gt=0, description="how long deltas of an ended turn can be replayed")

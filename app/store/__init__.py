@@ -1,0 +1,1 @@
+"""Postgres: the engine, the tables, one repository per aggregate. The only place with SQL."""

@@ -1,0 +1,204 @@
+"""The tables. Only repositories in this package and alembic know them.
+
+Bodies that must come back byte for byte (messages, frames, machine state) are ``bytea``; what SQL itself decides on has columns.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Double,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    func,
+    text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _created() -> Column[object]:
+    return Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp())
+
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("disabled", Boolean, nullable=False, server_default=text("false")),
+    Column("revision", BigInteger, nullable=False, server_default=text("1"), comment="rises with every change"),
+    Column("settings", LargeBinary, nullable=False, comment="JSON of TenantSettings"),
+    _created(),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, ForeignKey("tenants.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("name", Text, nullable=False),
+    Column("hash", LargeBinary, nullable=False, unique=True, comment="SHA-256 of the key"),
+    Column("hint", Text, nullable=False, comment="its last four characters"),
+    Column("disabled", Boolean, nullable=False, server_default=text("false")),
+    _created(),
+)
+
+providers = Table(
+    "providers",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, ForeignKey("tenants.id", ondelete="CASCADE"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("api_mode", Text, nullable=False),
+    Column("base_url", Text, nullable=False),
+    Column("api_key_env", Text, comment="name of the environment variable that holds the credential"),
+    Column("api_key_sealed", LargeBinary, comment="the credential, encrypted"),
+    Column("headers_sealed", LargeBinary, comment="JSON of extra headers, encrypted: they may hold credentials"),
+    _created(),
+    UniqueConstraint("tenant_id", "name"),
+)
+
+routes = Table(
+    "routes",
+    metadata,
+    Column("tenant_id", Text, ForeignKey("tenants.id", ondelete="CASCADE"), nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("position", SmallInteger, nullable=False),
+    Column("provider_id", Text, ForeignKey("providers.id", ondelete="CASCADE"), nullable=False),
+    Column("model", Text, nullable=False),
+    Column("context_window", Integer, nullable=False),
+    Column("output_tokens", Integer, nullable=False),
+    Column("max_output_tokens", Integer, nullable=False),
+    Column("connect_timeout_s", Double, nullable=False),
+    Column("first_token_timeout_s", Double, nullable=False),
+    Column("stale_timeout_s", Double, nullable=False),
+    Column("max_attempts", SmallInteger, nullable=False),
+    Column("prices", LargeBinary, comment="JSON of Prices"),
+    PrimaryKeyConstraint("tenant_id", "purpose", "position"),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, ForeignKey("tenants.id", ondelete="CASCADE"), nullable=False),
+    Column("system_prompt", Text, nullable=False),
+    Column("model", Text),
+    Column("toolsets", LargeBinary, nullable=False, comment="JSON list of names"),
+    Column("tools", LargeBinary, nullable=False, comment="canonical JSON list of ToolSpec: the session's snapshot"),
+    Column("end_user", Text),
+    Column("keep_interrupted_text", Boolean, nullable=False, server_default=text("false")),
+    Column("metadata", LargeBinary, nullable=False, comment="JSON object of strings"),
+    Column("next_seq", BigInteger, nullable=False, server_default=text("1"), comment="of its messages"),
+    Column("idempotency_key", Text),
+    Column("fingerprint", LargeBinary),
+    _created(),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
+    Index("ix_sessions_tenant_id_id", "tenant_id", "id"),
+    Index(
+        "uq_sessions_idempotency",
+        "tenant_id",
+        "idempotency_key",
+        unique=True,
+        postgresql_where=text("idempotency_key IS NOT NULL"),
+    ),
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("id", Text, nullable=False),
+    Column("turn_id", Text, comment="the turn that wrote it; NULL for imported ones"),
+    Column("note", Boolean, nullable=False, server_default=text("false"), comment="kind = note: not in the transcript"),
+    Column("archived", Boolean, nullable=False, server_default=text("false"), comment="no longer in the working set"),
+    Column("body", LargeBinary, nullable=False, comment="JSON of Message"),
+    _created(),
+    PrimaryKeyConstraint("session_id", "seq"),
+)
+
+turns = Table(
+    "turns",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, ForeignKey("tenants.id", ondelete="CASCADE"), nullable=False),
+    Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("state", Text, nullable=False),
+    Column("rank", SmallInteger, nullable=False, server_default=text("1"), comment="0 jumps the session's queue"),
+    Column("ordinal", BigInteger, Identity(always=True), nullable=False, comment="the queue's order"),
+    Column("owner", Text, comment="replica that runs it"),
+    Column("generation", Integer, nullable=False, server_default=text("0"), comment="rises with every owner"),
+    Column("cancel_reason", Text, comment="somebody wants it stopped"),
+    Column("watched_until", DateTime(timezone=True), comment="read on another replica; it matters to turns that end with their readers"),
+    Column("request", LargeBinary, nullable=False, comment="JSON of TurnRequest"),
+    Column("message_id", Text, nullable=False, comment="of its user message"),
+    Column("input_message", LargeBinary, nullable=False, comment="JSON of its user message"),
+    Column("machine", LargeBinary, nullable=False, comment="JSON of MachineState"),
+    Column("last_seq", BigInteger, nullable=False, server_default=text("0"), comment="its last stored event"),
+    Column("reason", Text, comment="of its terminal state"),
+    Column("outcome", LargeBinary, comment="JSON data of its terminal event"),
+    Column("idempotency_key", Text),
+    Column("fingerprint", LargeBinary),
+    _created(),
+    Column("started_at", DateTime(timezone=True)),
+    Column("ended_at", DateTime(timezone=True)),
+    Column("deltas_pruned", Boolean, nullable=False, server_default=text("false")),
+    Index("uq_turns_session_slot", "session_id", unique=True, postgresql_where=text("state = 'running'")),
+    Index("ix_turns_queue", "session_id", "rank", "ordinal", postgresql_where=text("state = 'queued'")),
+    Index("ix_turns_running", "owner", postgresql_where=text("state = 'running'")),
+    Index("ix_turns_cancelled", "owner", postgresql_where=text("state = 'running' AND cancel_reason IS NOT NULL")),
+    Index("ix_turns_session_id_id", "session_id", "id"),
+    Index("ix_turns_unpruned", "ended_at", postgresql_where=text("ended_at IS NOT NULL AND NOT deltas_pruned")),
+    Index(
+        "uq_turns_idempotency",
+        "session_id",
+        "idempotency_key",
+        unique=True,
+        postgresql_where=text("idempotency_key IS NOT NULL"),
+    ),
+)
+
+turn_events = Table(
+    "turn_events",
+    metadata,
+    Column("turn_id", Text, ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("kind", SmallInteger, nullable=False, comment="RowKind"),
+    Column("frames", LargeBinary, nullable=False, comment="ready SSE frames"),
+    PrimaryKeyConstraint("turn_id", "first_seq"),
+)
+
+replicas = Table(
+    "replicas",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+    _created(),
+)
+
+todos = Table(
+    "todos",
+    metadata,
+    Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("items", LargeBinary, nullable=False),
+)

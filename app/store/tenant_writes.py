@@ -1,0 +1,194 @@
+"""Writes a tenant's configuration: what differs from the stored one, and nothing else."""
+
+import hashlib
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import bindparam, delete, exists, insert, select, update
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.domain.errors import ConflictError, InvalidRequestError
+from app.domain.ids import ENTROPY_BYTES, KeyId, ProviderId, TenantId, make_id
+from app.domain.tenant_rules import check_spec, env_name, is_strong_key
+from app.domain.tenants import ProviderSpec, Purpose, RouteSpec, TenantChange, TenantSettings, TenantSpec
+from app.ports import Clock
+from app.store.credentials import Credentials
+from app.store.tables import api_keys, providers, routes, tenants
+from app.store.tenant_rows import LIMIT_COLUMNS, PROVIDERS, ROUTES, TENANT, StoredProvider, chains_of, settings_of, stored_provider
+
+KEY_PREFIX = "agw_"
+_KEY_BYTES = 32
+_HINT_CHARACTERS = 4
+
+_CREATE = postgresql.insert(tenants).on_conflict_do_nothing(index_elements=["name"]).returning(tenants.c.id)
+# Weaker than FOR UPDATE: new sessions and keys of the tenant, which only refer to its row, need not wait.
+_LOCK = TENANT.with_for_update(key_share=True)
+_ADD_KEY = postgresql.insert(api_keys).on_conflict_do_nothing(index_elements=["hash"])
+_OWNER = select(api_keys.c.tenant_id).where(api_keys.c.hash == bindparam("hash"))
+_HAS_KEY = select(exists().where(api_keys.c.tenant_id == bindparam("tenant_id")))
+
+
+class _Current(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant as it is stored, its row locked."""
+
+    id: TenantId
+    settings: TenantSettings
+    providers: dict[str, StoredProvider]
+    chains: dict[Purpose, tuple[RouteSpec, ...]]
+
+
+def hash_key(key: str) -> bytes:
+    """What is stored of an API key."""
+    return hashlib.sha256(key.encode()).digest()
+
+
+class TenantWriter:
+    """Writes inside a transaction of the caller. The tenant's row is locked first, so two writes of one tenant come one after the other."""
+
+    def __init__(self, clock: Clock, credentials: Credentials) -> None:
+        self._clock = clock
+        self._credentials = credentials
+
+    async def create(self, connection: AsyncConnection, name: str) -> bool:
+        """Make an empty tenant; false when there is one of this name, also one that another replica is just making."""
+        row = {"id": self._new_id("ten"), "name": name, "settings": msgspec.json.encode(TenantSettings())}
+        return (await connection.execute(_CREATE, row)).first() is not None
+
+    async def change(self, connection: AsyncConnection, name: str, change: TenantChange) -> TenantId | None:
+        """Replace the given parts of a tenant; ``None`` when unknown. The revision rises if anything changed."""
+        current = await _load(connection, name)
+        if current is None:
+            return None
+        spec = self._merged(name, current, change)
+        check_spec(spec)
+        # Kept providers are not read and stored again: what cannot be decrypted now has to survive.
+        desired = current.providers if change.providers is None else self._desired(change.providers, current)
+        chains = {purpose: chain for purpose, chain in spec.chains.items() if chain}
+        if (desired, chains, spec.settings) == (current.providers, current.chains, current.settings):
+            return current.id
+        if chains != current.chains:
+            await connection.execute(delete(routes).where(routes.c.tenant_id == current.id))
+        await _write_providers(connection, current, desired)
+        if chains != current.chains:
+            await _insert_routes(connection, current.id, chains, desired)
+        values = {"settings": msgspec.json.encode(spec.settings), "revision": tenants.c.revision + 1}
+        await connection.execute(update(tenants).where(tenants.c.id == current.id).values(values))
+        return current.id
+
+    async def add_keys(self, connection: AsyncConnection, tenant_id: TenantId, keys: Sequence[str]) -> None:
+        """Store keys as configured (``env:NAME`` or literal); known ones stay as they are, disabled ones disabled.
+
+        Raises InvalidRequestError for an unset variable, ConflictError (``key_taken``) for a key of another tenant.
+        """
+        for index, configured in enumerate(keys):
+            key = self._literal(configured, f"/api_keys/{index}")
+            row = self.key_row(tenant_id, configured if env_name(configured) else "configured", key)
+            await connection.execute(_ADD_KEY, row)
+            if (await connection.execute(_OWNER, {"hash": row["hash"]})).scalar_one() != tenant_id:
+                raise ConflictError("key_taken", f"The API key at /api_keys/{index} belongs to another tenant.")
+
+    async def generate_key(self, connection: AsyncConnection, tenant_id: TenantId, name: str) -> str | None:
+        """Make a key for a tenant that has none, not even a disabled one; ``None`` when it has."""
+        if (await connection.execute(_HAS_KEY, {"tenant_id": tenant_id})).scalar_one():
+            return None
+        key = new_key()
+        await connection.execute(insert(api_keys), self.key_row(tenant_id, name, key))
+        return key
+
+    def key_row(self, tenant_id: TenantId, name: str, key: str) -> dict[str, Any]:
+        """A row of ``api_keys``."""
+        return {
+            "id": KeyId(self._new_id("key")),
+            "tenant_id": tenant_id,
+            "name": name,
+            "hash": hash_key(key),
+            "hint": key[-_HINT_CHARACTERS:],
+        }
+
+    def _merged(self, name: str, current: _Current, change: TenantChange) -> TenantSpec:
+        kept = tuple(self._credentials.spec(stored) for stored in current.providers.values())
+        return TenantSpec(
+            name=name,
+            providers=kept if change.providers is None else change.providers,
+            chains=current.chains if change.chains is None else change.chains,
+            settings=current.settings if change.settings is None else change.settings,
+        )
+
+    def _desired(self, specs: Sequence[ProviderSpec], current: _Current) -> dict[str, StoredProvider]:
+        return {
+            spec.name: self._credentials.store(
+                spec, current.providers.get(spec.name), ProviderId(self._new_id("prov")), f"/providers/{index}"
+            )
+            for index, spec in enumerate(specs)
+        }
+
+    def _literal(self, configured: str, pointer: str) -> str:
+        name = env_name(configured)
+        if name is None:
+            return configured
+        key = self._credentials.variable(name)
+        if not key:
+            raise InvalidRequestError(f"The environment variable {name} is not set.", pointer=pointer)
+        if not is_strong_key(key):
+            raise InvalidRequestError(f"The environment variable {name} holds no usable API key.", pointer=pointer)
+        return key
+
+    def _new_id(self, prefix: str) -> str:
+        return make_id(prefix, self._clock.unix_ms(), secrets.token_bytes(ENTROPY_BYTES))
+
+
+def new_key() -> str:
+    """A random API key."""
+    return KEY_PREFIX + secrets.token_urlsafe(_KEY_BYTES)
+
+
+async def _load(connection: AsyncConnection, name: str) -> _Current | None:
+    row = (await connection.execute(_LOCK, {"name": name})).first()
+    if row is None:
+        return None
+    ids = {"tenant_ids": [row.id]}
+    stored = [stored_provider(found) for found in await connection.execute(PROVIDERS, ids)]
+    return _Current(
+        id=TenantId(row.id),
+        settings=settings_of(row),
+        providers={provider.name: provider for provider in stored},
+        chains=chains_of(await connection.execute(ROUTES, ids)),
+    )
+
+
+async def _write_providers(connection: AsyncConnection, current: _Current, desired: Mapping[str, StoredProvider]) -> None:
+    gone = [provider.id for name, provider in current.providers.items() if name not in desired]
+    if gone:
+        await connection.execute(delete(providers).where(providers.c.id.in_(gone)))
+    for name, provider in desired.items():
+        values = msgspec.structs.asdict(provider)
+        if name not in current.providers:
+            await connection.execute(insert(providers), {**values, "tenant_id": current.id})
+        elif provider != current.providers[name]:
+            await connection.execute(update(providers).where(providers.c.id == provider.id).values(values))
+
+
+async def _insert_routes(
+    connection: AsyncConnection,
+    tenant_id: TenantId,
+    chains: Mapping[Purpose, Sequence[RouteSpec]],
+    desired: Mapping[str, StoredProvider],
+) -> None:
+    rows = [
+        {
+            "tenant_id": tenant_id,
+            "purpose": purpose.value,
+            "position": position,
+            "provider_id": desired[route.provider].id,
+            "model": route.model,
+            "prices": None if route.prices is None else msgspec.json.encode(route.prices),
+            **{name: getattr(route, name) for name in LIMIT_COLUMNS},
+        }
+        for purpose, chain in chains.items()
+        for position, route in enumerate(chain)
+    ]
+    if rows:
+        await connection.execute(insert(routes), rows)

@@ -1,0 +1,228 @@
+"""The statements of :mod:`app.store.turns`.
+
+Lock order, everywhere: session row, then turn row, then the slot's unique index. A statement that needs the session row takes it first
+(``FOR NO KEY UPDATE`` in a materialised CTE), so that an opening and a closing of one session wait for one another instead of
+deadlocking. Locked rows are re-read at their newest version (READ COMMITTED), so a wait never works on old values.
+"""
+
+from sqlalchemy import TextClause, text
+
+from app.domain.turns import SEQ_GAP
+
+_TURN = """
+    t.id, t.tenant_id, t.session_id, t.owner, t.generation, t.request, t.machine, t.last_seq, t.cancel_reason
+"""
+
+_VIEW = """
+    t.id, t.session_id, t.state, t.owner, t.generation, t.reason, t.request, t.machine, t.outcome, t.last_seq,
+    (extract(epoch FROM t.created_at) * 1000)::bigint AS created_at_ms,
+    (extract(epoch FROM t.started_at) * 1000)::bigint AS started_at_ms,
+    (extract(epoch FROM t.ended_at) * 1000)::bigint AS ended_at_ms
+"""
+
+
+def _sql(statement: str) -> TextClause:
+    return text(statement)
+
+
+LOCK_SESSION = _sql("SELECT 1 FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id FOR NO KEY UPDATE")
+
+OPEN = _sql("""
+WITH s AS MATERIALIZED (
+    SELECT id, next_seq, system_prompt, tools, model, keep_interrupted_text FROM sessions
+    WHERE id = :session_id AND tenant_id = :tenant_id FOR NO KEY UPDATE
+), t AS (
+    INSERT INTO turns (id, tenant_id, session_id, state, rank, owner, generation, request, message_id, input_message, machine,
+                       last_seq, idempotency_key, fingerprint, started_at)
+    SELECT CAST(:id AS text), CAST(:tenant_id AS text), s.id, CAST(:state AS text), CAST(:rank AS smallint), CAST(:owner AS text),
+           CASE WHEN CAST(:owner AS text) IS NULL THEN 0 ELSE 1 END, CAST(:request AS bytea), CAST(:message_id AS text),
+           CAST(:input_message AS bytea), CAST(:machine AS bytea), CAST(:last_seq AS bigint), CAST(:key AS text),
+           CAST(:fingerprint AS bytea), CASE WHEN CAST(:owner AS text) IS NOT NULL THEN clock_timestamp() END
+    FROM s
+    WHERE (SELECT count(*) FROM turns q WHERE q.session_id = s.id AND q.state = 'queued')
+          < CASE WHEN CAST(:owner AS text) IS NULL THEN CAST(:max_queued AS integer) ELSE 1 END
+    ON CONFLICT DO NOTHING
+    RETURNING id
+), m AS (
+    INSERT INTO messages (session_id, seq, id, turn_id, body)
+    SELECT s.id, s.next_seq, CAST(:message_id AS text), t.id, CAST(:input_message AS bytea) FROM s, t
+    WHERE CAST(:owner AS text) IS NOT NULL
+), u AS (
+    UPDATE sessions SET next_seq = s.next_seq + 1, updated_at = clock_timestamp() FROM s, t
+    WHERE sessions.id = s.id AND CAST(:owner AS text) IS NOT NULL
+), e AS (
+    INSERT INTO turn_events (turn_id, first_seq, last_seq, kind, frames)
+    SELECT t.id, CAST(:first AS bigint), CAST(:last_seq AS bigint), CAST(:kind AS smallint), CAST(:frames AS bytea) FROM t
+)
+SELECT s.id AS session_id, s.next_seq, s.system_prompt, s.tools, s.model, s.keep_interrupted_text, t.id AS turn_id
+FROM (SELECT 1) AS one LEFT JOIN s ON true LEFT JOIN t ON true
+""")
+
+WHY_NOT_OPENED = _sql("""
+SELECT r.id AS replayed_id, r.fingerprint,
+       (SELECT b.id FROM turns b WHERE b.session_id = :session_id AND b.state IN ('running', 'queued')
+        ORDER BY b.state = 'running' DESC, b.rank, b.ordinal LIMIT 1) AS busy_id,
+       CAST(:queue AS boolean) AND (SELECT count(*) FROM turns q WHERE q.session_id = :session_id AND q.state = 'queued')
+           >= CAST(:max_queued AS integer) AS queue_full
+FROM (SELECT 1) AS one
+LEFT JOIN turns r ON r.tenant_id = :tenant_id AND r.session_id = :session_id
+    AND (r.id = :id OR r.idempotency_key = CAST(:key AS text))
+""")
+
+CLAIM = _sql(f"""
+WITH c AS MATERIALIZED (
+    SELECT t.id, t.session_id, s.next_seq, t.started_at IS NOT NULL AS resumed
+    FROM turns t JOIN sessions s ON s.id = t.session_id
+    WHERE t.state = 'queued'
+      AND NOT EXISTS (SELECT 1 FROM turns r WHERE r.session_id = t.session_id AND r.state = 'running')
+      AND NOT EXISTS (SELECT 1 FROM turns q WHERE q.session_id = t.session_id AND q.state = 'queued'
+                      AND (q.rank, q.ordinal) < (t.rank, t.ordinal))
+    ORDER BY t.rank, t.ordinal LIMIT :limit
+    FOR NO KEY UPDATE OF s, t SKIP LOCKED
+), t AS (
+    UPDATE turns SET state = 'running', owner = :owner, generation = generation + 1,
+                     started_at = coalesce(started_at, clock_timestamp())
+    FROM c WHERE turns.id = c.id AND turns.state = 'queued'
+    RETURNING turns.*
+), m AS (
+    INSERT INTO messages (session_id, seq, id, turn_id, body)
+    SELECT c.session_id, c.next_seq, t.message_id, t.id, t.input_message FROM c JOIN t ON t.id = c.id WHERE NOT c.resumed
+), u AS (
+    UPDATE sessions SET next_seq = c.next_seq + 1, updated_at = clock_timestamp() FROM c JOIN t ON t.id = c.id
+    WHERE sessions.id = c.session_id AND NOT c.resumed
+)
+SELECT {_TURN}, c.next_seq + CASE WHEN c.resumed THEN 0 ELSE 1 END AS next_seq, c.resumed,
+       s.system_prompt, s.tools, s.model, s.keep_interrupted_text
+FROM t JOIN c ON c.id = t.id JOIN sessions s ON s.id = t.session_id
+ORDER BY t.rank, t.ordinal
+""")
+
+TAKE_OVER = _sql(f"""
+WITH c AS MATERIALIZED (
+    SELECT t.id FROM turns t
+    WHERE t.state = 'running'
+      AND (CASE WHEN t.owner = :owner THEN t.id <> ALL(CAST(:known AS text[]))
+           ELSE NOT EXISTS (SELECT 1 FROM replicas r WHERE r.id = t.owner AND r.expires_at > clock_timestamp()) END)
+    ORDER BY t.id LIMIT :limit
+    FOR NO KEY UPDATE OF t SKIP LOCKED
+), t AS (
+    UPDATE turns SET owner = :owner, generation = generation + 1,
+        last_seq = {SEQ_GAP} + greatest(turns.last_seq, (SELECT max(e.last_seq) FROM turn_events e WHERE e.turn_id = turns.id))
+    FROM c WHERE turns.id = c.id
+    RETURNING turns.*
+)
+SELECT {_TURN}, s.next_seq, true AS resumed, s.system_prompt, s.tools, s.model, s.keep_interrupted_text
+FROM t JOIN sessions s ON s.id = t.session_id
+""")
+
+COMMIT = _sql("""
+WITH s AS MATERIALIZED (
+    SELECT id FROM sessions WHERE id = :session_id AND CAST(:next_seq AS bigint) > 0 FOR NO KEY UPDATE
+), t AS (
+    UPDATE turns SET state = :state, owner = CAST(:new_owner AS text), machine = :machine, last_seq = :last_seq,
+        reason = CAST(:reason AS text), outcome = CAST(:outcome AS bytea),
+        ended_at = CASE WHEN CAST(:ended AS boolean) THEN clock_timestamp() END
+    WHERE id = :id AND generation = :generation AND owner IS NOT DISTINCT FROM CAST(:owner AS text)
+      AND last_seq = :previous_seq AND state IN ('running', 'queued')
+      AND (CAST(:next_seq AS bigint) = 0 OR EXISTS (SELECT 1 FROM s))
+    RETURNING id, session_id
+), e AS (
+    INSERT INTO turn_events (turn_id, first_seq, last_seq, kind, frames)
+    SELECT t.id, x.* FROM t, unnest(CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[]), CAST(:kinds AS smallint[]),
+                                    CAST(:frames AS bytea[])) AS x
+), m AS (
+    INSERT INTO messages (session_id, seq, id, turn_id, note, body)
+    SELECT t.session_id, x.seq, x.id, t.id, x.note, x.body
+    FROM t, unnest(CAST(:message_seqs AS bigint[]), CAST(:message_ids AS text[]), CAST(:message_notes AS boolean[]),
+                   CAST(:message_bodies AS bytea[])) AS x(seq, id, note, body)
+), u AS (
+    UPDATE sessions SET next_seq = greatest(next_seq, CAST(:next_seq AS bigint)), updated_at = clock_timestamp() FROM t
+    WHERE sessions.id = t.session_id AND CAST(:next_seq AS bigint) > 0
+)
+SELECT (SELECT id FROM t) AS applied
+""")
+
+FENCE = _sql("SELECT generation, last_seq FROM turns WHERE id = :id")
+
+APPEND_DELTAS = _sql("""
+WITH b AS MATERIALIZED (
+    SELECT * FROM unnest(CAST(:ids AS text[]), CAST(:owners AS text[]), CAST(:generations AS integer[]), CAST(:firsts AS bigint[]),
+                         CAST(:lasts AS bigint[]), CAST(:frames AS bytea[])) AS x(id, owner, generation, first_seq, last_seq, frames)
+), t AS MATERIALIZED (
+    SELECT turns.id FROM turns JOIN b ON b.id = turns.id
+    WHERE turns.owner = b.owner AND turns.generation = b.generation AND turns.state = 'running'
+    FOR SHARE OF turns
+), e AS (
+    INSERT INTO turn_events (turn_id, first_seq, last_seq, kind, frames)
+    SELECT b.id, b.first_seq, b.last_seq, 0, b.frames FROM b JOIN t ON t.id = b.id
+    ON CONFLICT DO NOTHING
+)
+SELECT id FROM t
+""")
+
+OWNED = _sql("SELECT id FROM turns WHERE id = ANY(CAST(:ids AS text[])) AND owner = :owner AND state = 'running'")
+
+CANCEL_REQUESTS = _sql("SELECT id, cancel_reason FROM turns WHERE owner = :owner AND state = 'running' AND cancel_reason IS NOT NULL")
+
+REQUEST_CANCEL = _sql(f"""
+UPDATE turns AS t SET cancel_reason = coalesce(t.cancel_reason, :reason)
+WHERE t.id = :id AND t.tenant_id = :tenant_id AND t.state IN ('queued', 'running')
+RETURNING {_VIEW}
+""")
+
+CANCEL_UNWATCHED = _sql("""
+WITH u AS (
+    UPDATE turns SET cancel_reason = coalesce(cancel_reason, :reason)
+    WHERE id = :id AND state IN ('queued', 'running') AND coalesce(watched_until < clock_timestamp(), true)
+    RETURNING id
+)
+SELECT id FROM u UNION ALL SELECT id FROM turns WHERE id = :id AND ended_at IS NOT NULL
+""")
+
+WATCH = _sql("""
+UPDATE turns SET watched_until = clock_timestamp() + make_interval(secs => :for_s)
+WHERE id = ANY(CAST(:ids AS text[])) AND ended_at IS NULL
+""")
+
+GET = _sql(f"SELECT {_VIEW} FROM turns t WHERE t.id = :id AND t.tenant_id = :tenant_id")
+
+LIST = _sql(f"""
+SELECT {_VIEW} FROM turns t
+WHERE t.session_id = :session_id AND t.tenant_id = :tenant_id AND (CAST(:before AS text) IS NULL OR t.id < CAST(:before AS text))
+ORDER BY t.id DESC LIMIT :limit
+""")
+
+READ_EVENTS = _sql("""
+SELECT c.id, c.after, t.ended_at IS NOT NULL AS ended, t.last_seq AS turn_last_seq, e.first_seq, e.last_seq, e.kind, e.frames
+FROM unnest(CAST(:ids AS text[]), CAST(:afters AS bigint[])) AS c(id, after)
+JOIN turns t ON t.id = c.id
+LEFT JOIN LATERAL (
+    SELECT first_seq, last_seq, kind, frames FROM turn_events
+    WHERE turn_id = c.id AND last_seq > c.after ORDER BY first_seq LIMIT :rows
+) AS e ON true
+ORDER BY c.id, c.after, e.first_seq
+""")
+
+PRUNE_DELTAS = _sql("""
+WITH c AS MATERIALIZED (
+    SELECT id FROM turns WHERE ended_at < clock_timestamp() - make_interval(secs => :age_s) AND NOT deltas_pruned
+    ORDER BY ended_at LIMIT 1000 FOR NO KEY UPDATE SKIP LOCKED
+), d AS (
+    DELETE FROM turn_events USING c WHERE turn_events.turn_id = c.id AND turn_events.kind = 0 RETURNING 1
+), u AS (
+    UPDATE turns SET deltas_pruned = true FROM c WHERE turns.id = c.id
+)
+SELECT (SELECT count(*) FROM d) AS removed
+""")
+
+FORGET_TURN_KEYS = _sql("""
+UPDATE turns SET idempotency_key = NULL
+WHERE idempotency_key IS NOT NULL AND created_at < clock_timestamp() - make_interval(secs => :age_s)
+""")
+
+FORGET_SESSION_KEYS = _sql("""
+UPDATE sessions SET idempotency_key = NULL
+WHERE idempotency_key IS NOT NULL AND created_at < clock_timestamp() - make_interval(secs => :age_s)
+""")
+
+FORGET_REPLICAS = _sql("DELETE FROM replicas WHERE expires_at < clock_timestamp() - make_interval(secs => :age_s)")

@@ -1,0 +1,301 @@
+"""Turns and their events.
+
+Every write is one statement in autocommit: atomic, one round trip, and the connection goes back at once. Writes of a running turn are
+fenced by (owner, generation) and ordered by ``last_seq``, which also makes a repeated commit recognisable.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Row
+from sqlalchemy.exc import IntegrityError
+
+from app.domain.errors import LeaseLostError
+from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
+from app.domain.messages import Message, Role, encode_message
+from app.domain.sessions import Page
+from app.domain.turns import (
+    Busy,
+    Commit,
+    DeltaBatch,
+    EventRow,
+    Fence,
+    InterruptReason,
+    MachineState,
+    NewTurn,
+    NoSession,
+    Opening,
+    OpenTurn,
+    Queued,
+    QueueFull,
+    Replayed,
+    RowKind,
+    TurnRequest,
+    TurnState,
+    TurnView,
+)
+from app.store import turn_sql as sql
+from app.store.engine import Database
+
+_encode = msgspec.json.Encoder().encode
+_request = msgspec.json.Decoder(TurnRequest)
+_machine = msgspec.json.Decoder(MachineState)
+_INITIAL_STATE = _encode(MachineState())
+_OPEN_TRIES = 3
+READ_ROWS = 64
+"""Event rows that one cursor gets in one read."""
+
+
+class TurnRepository:
+    """:class:`app.ports.TurnStore` on Postgres."""
+
+    def __init__(self, database: Database, lease_ttl_s: float) -> None:
+        self._database = database
+        self._ttl_s = lease_ttl_s
+
+    async def open(self, turn: NewTurn) -> Opening:
+        """Write a turn with its first events and, when it starts at once, its user message; one atomic statement."""
+        params = _open_params(turn)
+        for _ in range(_OPEN_TRIES):
+            row = await self._insert(params)
+            if row.session_id is None:
+                return NoSession()
+            if row.turn_id is not None:
+                return _opened(turn, row) if turn.owner is not None else Queued(turn_id=turn.id)
+            opening = await self._refusal(turn)
+            if opening is not None:
+                return opening
+        return QueueFull() if turn.owner is None else NoSession()
+
+    async def _insert(self, params: dict[str, Any]) -> Row[Any]:
+        if params["owner"] is not None:
+            return (await self._database.fetch(sql.OPEN, params))[0]
+        async with self._database.transaction() as connection:
+            # The count of queued turns must see those that were queued while this one waited for the session's row.
+            await connection.execute(sql.LOCK_SESSION, {"session_id": params["session_id"], "tenant_id": params["tenant_id"]})
+            return (await connection.execute(sql.OPEN, params)).all()[0]
+
+    async def _refusal(self, turn: NewTurn) -> Opening | None:
+        """Why the insert did nothing; ``None`` when the reason is already gone."""
+        row = (
+            await self._database.fetch(
+                sql.WHY_NOT_OPENED,
+                {
+                    "id": turn.id,
+                    "session_id": turn.session_id,
+                    "tenant_id": turn.tenant_id,
+                    "key": turn.idempotency_key,
+                    "max_queued": turn.max_queued,
+                    "queue": turn.owner is None,
+                },
+            )
+        )[0]
+        if row.replayed_id is not None:
+            return Replayed(turn_id=TurnId(row.replayed_id), same_body=row.fingerprint == turn.fingerprint)
+        if row.queue_full:
+            return QueueFull()
+        if row.busy_id is not None and turn.owner is not None:
+            return Busy(turn_id=TurnId(row.busy_id))
+        return None
+
+    async def claim(self, owner: ReplicaId, limit: int) -> list[OpenTurn]:
+        """Take up to ``limit`` queued turns whose session is free, oldest first, and write their user messages."""
+        try:
+            rows = await self._database.fetch(sql.CLAIM, {"owner": owner, "limit": limit})
+        except IntegrityError:
+            return []  # another replica filled one of the slots in the same moment; the next look finds the rest
+        return [_open_turn(row) for row in rows]
+
+    async def take_over(self, owner: ReplicaId, known: Sequence[TurnId], limit: int) -> list[OpenTurn]:
+        """Become the owner of running turns that nobody runs: their replica is gone, or it is ``owner`` and does not know them."""
+        params = {"owner": owner, "known": list(known), "limit": limit}
+        return [_open_turn(row) for row in await self._database.fetch(sql.TAKE_OVER, params)]
+
+    async def commit(self, commit: Commit) -> None:
+        """Apply one step. Idempotent. Raises LeaseLostError when the fence no longer holds."""
+        row = (await self._database.fetch(sql.COMMIT, _commit_params(commit)))[0]
+        if row.applied is None and not await self._applied_before(commit):
+            raise LeaseLostError
+
+    async def _applied_before(self, commit: Commit) -> bool:
+        """Whether an earlier try of the same commit went through although its answer was lost."""
+        rows = await self._database.fetch(sql.FENCE, {"id": commit.fence.turn_id})
+        if not rows or rows[0].last_seq != commit.last_seq:
+            return False
+        return bool(rows[0].generation == commit.fence.generation or commit.hand_over)
+
+    async def append_deltas(self, batches: Sequence[DeltaBatch]) -> set[TurnId]:
+        """Store deltas of several turns in one statement; returns the turns whose fence held."""
+        rows = await self._database.fetch(
+            sql.APPEND_DELTAS,
+            {
+                "ids": [batch.fence.turn_id for batch in batches],
+                "owners": [batch.fence.owner for batch in batches],
+                "generations": [batch.fence.generation for batch in batches],
+                "firsts": [batch.row.first for batch in batches],
+                "lasts": [batch.row.last for batch in batches],
+                "frames": [batch.row.frames for batch in batches],
+            },
+        )
+        return {TurnId(row.id) for row in rows}
+
+    async def owned(self, owner: ReplicaId, turns: Sequence[TurnId]) -> set[TurnId]:
+        """Those of ``turns`` that ``owner`` still owns."""
+        rows = await self._database.fetch(sql.OWNED, {"owner": owner, "ids": list(turns)})
+        return {TurnId(row.id) for row in rows}
+
+    async def cancel_requests(self, owner: ReplicaId) -> dict[TurnId, InterruptReason]:
+        """Running turns of ``owner`` that somebody wants stopped."""
+        rows = await self._database.fetch(sql.CANCEL_REQUESTS, {"owner": owner})
+        return {TurnId(row.id): InterruptReason(row.cancel_reason) for row in rows}
+
+    async def request_cancel(self, tenant_id: TenantId, turn_id: TurnId, reason: InterruptReason) -> TurnView | None:
+        """Mark a turn that has not ended as to be stopped, and return it as it then stands; ``None`` when unknown."""
+        rows = await self._database.fetch(sql.REQUEST_CANCEL, {"tenant_id": tenant_id, "id": turn_id, "reason": reason.value})
+        return _view(rows[0]) if rows else await self.get(tenant_id, turn_id)
+
+    async def cancel_unwatched(self, turn_id: TurnId, reason: InterruptReason) -> bool:
+        """Mark a turn as to be stopped unless it is read on another replica; true when it is marked or has ended."""
+        return bool(await self._database.fetch(sql.CANCEL_UNWATCHED, {"id": turn_id, "reason": reason.value}))
+
+    async def watch(self, turns: Sequence[TurnId], for_s: float) -> None:
+        """Say that somebody here reads these turns."""
+        await self._database.fetch(sql.WATCH, {"ids": list(turns), "for_s": for_s})
+
+    async def get(self, tenant_id: TenantId, turn_id: TurnId) -> TurnView | None:
+        """One turn, ``None`` when unknown to the tenant."""
+        rows = await self._database.fetch(sql.GET, {"tenant_id": tenant_id, "id": turn_id})
+        return _view(rows[0]) if rows else None
+
+    async def list_for_session(self, tenant_id: TenantId, session_id: SessionId, limit: int, before: str | None) -> Page[TurnView]:
+        """Turns of a session, newest first; ``before`` is a turn id."""
+        params = {"tenant_id": tenant_id, "session_id": session_id, "before": before, "limit": limit + 1}
+        views = [_view(row) for row in await self._database.fetch(sql.LIST, params)]
+        return Page(data=tuple(views[:limit]), next_cursor=views[limit - 1].id if len(views) > limit else None)
+
+    async def read_events(self, cursors: Sequence[tuple[TurnId, int]]) -> dict[tuple[TurnId, int], tuple[list[EventRow], bool]]:
+        """For each (turn, after): the next stored rows behind ``after``, and whether the turn is over with nothing behind them."""
+        params = {"ids": [turn_id for turn_id, _ in cursors], "afters": [after for _, after in cursors], "rows": READ_ROWS}
+        found: dict[tuple[TurnId, int], tuple[list[EventRow], bool]] = {}
+        for row in await self._database.fetch(sql.READ_EVENTS, params):
+            rows, _ = found.setdefault((TurnId(row.id), row.after), ([], row.ended and row.after >= row.turn_last_seq))
+            if row.first_seq is not None:
+                rows.append(EventRow(row.first_seq, row.last_seq, RowKind(row.kind), row.frames))
+        for cursor in cursors:
+            found.setdefault(cursor, ([], True))  # the turn was deleted
+        return found
+
+    async def prune(self, delta_age_s: float, idempotency_age_s: float) -> int:
+        """Delete deltas of long ended turns and forget old idempotency keys; returns the rows removed."""
+        removed = await self._database.fetch(sql.PRUNE_DELTAS, {"age_s": delta_age_s})
+        await self._database.fetch(sql.FORGET_TURN_KEYS, {"age_s": idempotency_age_s})
+        await self._database.fetch(sql.FORGET_SESSION_KEYS, {"age_s": idempotency_age_s})
+        await self._database.fetch(sql.FORGET_REPLICAS, {"age_s": 10 * self._ttl_s})
+        return int(removed[0].removed)
+
+
+def _open_params(turn: NewTurn) -> dict[str, Any]:
+    return {
+        "id": turn.id,
+        "tenant_id": turn.tenant_id,
+        "session_id": turn.session_id,
+        "state": (TurnState.RUNNING if turn.owner else TurnState.QUEUED).value,
+        "rank": 0 if turn.request.on_busy.value == "interrupt" else 1,
+        "owner": turn.owner,
+        "request": _encode(turn.request),
+        "message_id": turn.message_id,
+        "input_message": encode_message(Message(role=Role.USER, content=turn.request.input)),
+        "machine": _INITIAL_STATE,
+        "last_seq": turn.rows[-1].last,
+        "key": turn.idempotency_key,
+        "fingerprint": turn.fingerprint,
+        "max_queued": turn.max_queued,
+        "first": turn.rows[0].first,
+        "kind": int(turn.rows[0].kind),
+        "frames": b"".join(row.frames for row in turn.rows),
+    }
+
+
+def _opened(turn: NewTurn, row: Row[Any]) -> OpenTurn:
+    return OpenTurn(
+        fence=Fence(turn_id=turn.id, session_id=turn.session_id, owner=turn.owner, generation=1),
+        tenant_id=turn.tenant_id,
+        request=turn.request,
+        state=MachineState(),
+        last_seq=turn.rows[-1].last,
+        next_message_seq=row.next_seq + 1,
+        system_prompt=row.system_prompt,
+        tools=row.tools,
+        model=row.model,
+        keep_interrupted_text=row.keep_interrupted_text,
+        cancel_reason=None,
+        resumed=False,
+    )
+
+
+def _open_turn(row: Row[Any]) -> OpenTurn:
+    return OpenTurn(
+        fence=_fence(row),
+        tenant_id=TenantId(row.tenant_id),
+        request=_request.decode(row.request),
+        state=_machine.decode(row.machine),
+        last_seq=row.last_seq,
+        next_message_seq=row.next_seq,
+        system_prompt=row.system_prompt,
+        tools=row.tools,
+        model=row.model,
+        keep_interrupted_text=row.keep_interrupted_text,
+        cancel_reason=InterruptReason(row.cancel_reason) if row.cancel_reason else None,
+        resumed=row.resumed,
+    )
+
+
+def _fence(row: Row[Any]) -> Fence:
+    owner = ReplicaId(row.owner) if row.owner else None
+    return Fence(turn_id=TurnId(row.id), session_id=SessionId(row.session_id), owner=owner, generation=row.generation)
+
+
+def _view(row: Row[Any]) -> TurnView:
+    return TurnView(
+        id=TurnId(row.id),
+        session_id=SessionId(row.session_id),
+        state=TurnState(row.state),
+        reason=row.reason,
+        request=_request.decode(row.request),
+        machine=_machine.decode(row.machine),
+        outcome=row.outcome,
+        fence=_fence(row),
+        last_seq=row.last_seq,
+        created_at_ms=row.created_at_ms,
+        started_at_ms=row.started_at_ms,
+        ended_at_ms=row.ended_at_ms,
+    )
+
+
+def _commit_params(commit: Commit) -> dict[str, Any]:
+    closing = commit.closing
+    state = closing.state if closing else TurnState.QUEUED if commit.hand_over else TurnState.RUNNING
+    return {
+        "id": commit.fence.turn_id,
+        "session_id": commit.fence.session_id,
+        "owner": commit.fence.owner,
+        "generation": commit.fence.generation,
+        "previous_seq": commit.previous_seq,
+        "last_seq": commit.last_seq,
+        "state": state.value,
+        "new_owner": commit.fence.owner if state is TurnState.RUNNING else None,
+        "machine": _encode(commit.state),
+        "ended": closing is not None,
+        "reason": closing.reason if closing else None,
+        "outcome": closing.outcome if closing else None,
+        "firsts": [row.first for row in commit.rows],
+        "lasts": [row.last for row in commit.rows],
+        "kinds": [int(row.kind) for row in commit.rows],
+        "frames": [row.frames for row in commit.rows],
+        "message_seqs": [message.seq for message in commit.messages],
+        "message_ids": [message.id for message in commit.messages],
+        "message_notes": [message.message.kind.value == "note" for message in commit.messages],
+        "message_bodies": [encode_message(message.message) for message in commit.messages],
+        "next_seq": commit.next_message_seq,
+    }

@@ -1,0 +1,1 @@
+"""One turn from open to closed: runner, active turns, event log, leases and recovery."""

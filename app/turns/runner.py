@@ -1,0 +1,260 @@
+"""Runs one turn: pulls the loop's facts, commits each before the next, and closes the turn whatever happens."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from app.agent.facts import End, LoopFact, Record, Show
+from app.agent.loop import AgentLoop
+from app.context import history
+from app.domain.errors import InvalidRequestError, LeaseLostError
+from app.domain.events import (
+    AttemptFailedEvent,
+    AttemptReset,
+    Fact,
+    IterationStarted,
+    MessageDelta,
+    ToolCompleted,
+    TurnQueued,
+    TurnResumed,
+    TurnStarted,
+    terminal_event,
+)
+from app.domain.ids import MessageId, make_id
+from app.domain.messages import Message, StoredMessage
+from app.domain.tenants import Tenant
+from app.domain.tools import INTERRUPTED_OUTPUT
+from app.domain.turns import (
+    Completed,
+    Failed,
+    FailedReason,
+    Interrupted,
+    InterruptReason,
+    OpenTurn,
+    Outcome,
+    TurnState,
+)
+from app.ports import Clock, MessageStore, ModelClient, ModelClients, TenantStore, Toolbox, TurnStore
+from app.turns.counters import Counters
+from app.turns.event_log import EventLog
+from app.turns.lease import Lease
+from app.turns.writer import TurnWriter, patiently
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerParts:
+    """What running turns takes."""
+
+    turns: TurnStore
+    messages: MessageStore
+    tenants: TenantStore
+    models: ModelClients
+    toolbox: Toolbox
+    log: EventLog
+    lease: Lease
+    clock: Clock
+    counters: Counters
+    should_hand_over: Callable[[], bool]
+    """Whether this replica is leaving and another one can go on with its turns."""
+
+
+class TurnRunner:
+    """The body of one turn's task."""
+
+    def __init__(self, parts: RunnerParts, turn: OpenTurn, *, announced: bool) -> None:
+        """``announced``: the turn's first events (``turn.started``, ``iteration.started``) are stored already."""
+        self._parts = parts
+        self._turn = turn
+        self._announced = announced
+        self._writer = TurnWriter(turn, store=parts.turns, log=parts.log, lease=parts.lease, clock=parts.clock, counters=parts.counters)
+        self._placed: list[StoredMessage] = []
+        self._next_seq = turn.next_message_seq
+        self._open_attempt = 0
+        self._open_text: list[str] = []
+        self.interrupt_reason = turn.cancel_reason or InterruptReason.SHUTDOWN
+        """Why, once the task is cancelled."""
+
+    @property
+    def followers(self) -> int:
+        """Readers attached in this process."""
+        return self._writer.live.followers
+
+    async def run(self, tenant: Tenant | None) -> None:
+        """Run the turn to its end. Never raises: a turn that cannot go on is closed as failed, one that was taken over is left alone."""
+        try:
+            await self._run_guarded(tenant)
+        except LeaseLostError:
+            self._parts.counters.lost += 1
+            logger.warning("the turn was taken over by another replica", extra={"turn_id": self._turn.fence.turn_id})
+        finally:
+            self._parts.log.remove(self._writer.live)
+
+    async def end_lost(self) -> None:
+        """Close a turn whose replica was lost: ended once, its open calls answered, their effect unknown."""
+        turn = self._turn
+        try:
+            self._placed = await patiently(lambda: self._parts.messages.working_set(turn.fence.session_id), self._parts.clock)
+            outcome = Interrupted(reason=turn.cancel_reason or InterruptReason.WORKER_LOST)
+            reset = AttemptReset(attempt=turn.state.attempts + 1)
+            await self._close(outcome, before=() if self._unanswered() else (reset,))
+            self._parts.counters.recovered += 1
+        except LeaseLostError:
+            logger.warning("another replica ends the lost turn", extra={"turn_id": turn.fence.turn_id})
+        finally:
+            self._parts.log.remove(self._writer.live)
+
+    async def _run_guarded(self, tenant: Tenant | None) -> None:
+        try:
+            if self._turn.cancel_reason is None:
+                await self._run_loop(tenant)
+            else:
+                await self._close(Interrupted(reason=self._turn.cancel_reason))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()  # the interrupt is consumed here: the closing below must be able to wait
+            if not self._writer.closed:
+                await self._close(Interrupted(reason=self.interrupt_reason, output="".join(self._open_text)))
+        except LeaseLostError:
+            raise
+        except InvalidRequestError as error:
+            await self._close_failed(FailedReason.PROVIDER_UNAVAILABLE, error.detail)
+        except Exception:
+            # The turn boundary: whatever broke, the turn ends and its session lives on.
+            logger.exception("the turn failed", extra={"turn_id": self._turn.fence.turn_id})
+            await self._close_failed(FailedReason.INTERNAL_ERROR, "An internal error ended the turn.")
+
+    async def _run_loop(self, tenant: Tenant | None) -> None:
+        parts = self._parts
+        if tenant is None:
+            tenant = await patiently(lambda: parts.tenants.tenant(self._turn.tenant_id), parts.clock)
+        if tenant is None:
+            raise InvalidRequestError("The tenant is disabled.")
+        model = parts.models.for_chat(tenant, self._turn.model)
+        self._placed = await patiently(lambda: parts.messages.working_set(self._turn.fence.session_id), parts.clock)
+        if not self._announced:
+            await self._writer.record(self._first_events(model), (), self._turn.state)
+        await self._parts.lease.wait_valid()
+        loop = AgentLoop(model, self._parts.toolbox, self._parts.clock)
+        async with aclosing(loop.run(self._turn, self._placed)) as facts:
+            async for fact in facts:
+                if await self._handle(fact):
+                    return
+
+    def _first_events(self, model: ModelClient) -> tuple[Fact, ...]:
+        turn = self._turn
+        if turn.resumed:
+            return (TurnResumed(session_id=turn.fence.session_id, route=model.primary),)
+        begin = IterationStarted(iteration=turn.state.iteration, max_iterations=turn.request.max_iterations)
+        return (TurnStarted(session_id=turn.fence.session_id, route=model.primary), begin)
+
+    async def _handle(self, fact: LoopFact) -> bool:
+        """Commit or show one fact; true when the turn is over here."""
+        match fact:
+            case Show(deltas=deltas):
+                for delta in deltas:
+                    if isinstance(delta, MessageDelta):
+                        if delta.attempt != self._open_attempt:
+                            self._open_attempt = delta.attempt
+                            self._open_text.clear()
+                        self._open_text.append(delta.text)
+                await self._writer.show(deltas)
+                return False
+            case Record():
+                await self._record(fact)
+                if fact.boundary and self._parts.should_hand_over():
+                    await self._writer.hand_over(TurnQueued(session_id=self._turn.fence.session_id, reason="handed_over"))
+                    return True
+                return False
+            case End(outcome=outcome):
+                self._take(fact.messages)
+                await self._close(outcome, before=fact.events, messages=fact.messages, state_of=fact)
+                return True
+
+    async def _record(self, fact: Record) -> None:
+        self._take(fact.messages)
+        self._open_text.clear()
+        for event in fact.events:
+            if isinstance(event, AttemptFailedEvent):
+                self._parts.counters.attempt_failures[event.reason.value] += 1
+        await self._writer.record(fact.events, fact.messages, fact.state)
+        # A call may start after its intent is stored, but only while the turn is surely ours.
+        await self._parts.lease.wait_valid()
+
+    def _take(self, messages: Sequence[StoredMessage]) -> None:
+        for stored in messages:
+            self._placed.append(stored)
+            self._next_seq = max(self._next_seq, stored.seq + 1 + len(stored.message.tool_calls))
+
+    def _unanswered(self) -> list[StoredMessage]:
+        """Results for the calls that have none."""
+        placed = sorted(self._placed, key=lambda stored: stored.seq)
+        calls = history.unanswered((stored.seq, stored.message) for stored in placed)
+        return [self._stored(seq, history.interrupted_result(call)) for seq, call in calls]
+
+    def _stored(self, seq: int, message: Message) -> StoredMessage:
+        now_ms = self._parts.clock.unix_ms()
+        return StoredMessage(
+            id=MessageId(make_id("msg", now_ms, secrets.token_bytes(10))),
+            session_id=self._turn.fence.session_id,
+            seq=seq,
+            turn_id=self._turn.fence.turn_id,
+            message=message,
+            archived=False,
+            created_at_ms=now_ms,
+        )
+
+    async def _close_failed(self, reason: FailedReason, detail: str) -> None:
+        await self._close(Failed(reason=reason, detail=detail, retryable=True, output="".join(self._open_text)))
+
+    async def _close(
+        self,
+        outcome: Outcome,
+        *,
+        before: Sequence[Fact] = (),
+        messages: Sequence[StoredMessage] = (),
+        state_of: End | None = None,
+    ) -> None:
+        """End the turn with everything that keeps its session's history valid, in one commit."""
+        results = self._unanswered()
+        self._take(results)
+        added = [*messages, *results]
+        note = history.closing_note(outcome, keep_text=self._turn.keep_interrupted_text)
+        if note is not None:
+            added.append(self._stored(self._next_seq, note))
+        state = state_of.state if state_of else self._writer.state
+        fence = self._turn.fence
+        to = _terminal_state(outcome)
+        await self._writer.close(
+            terminal_event(fence.turn_id, fence.session_id, outcome, state),
+            before=(*before, *(_interrupted_call(result.message) for result in results)),
+            messages=added,
+            state=state,
+            to=to,
+        )
+        self._parts.counters.ended[to.value, outcome.reason.value] += 1
+
+
+def _terminal_state(outcome: Outcome) -> TurnState:
+    match outcome:
+        case Completed():
+            return TurnState.COMPLETED
+        case Interrupted():
+            return TurnState.INTERRUPTED
+        case Failed():
+            return TurnState.FAILED
+
+
+def _interrupted_call(result: Message) -> ToolCompleted:
+    return ToolCompleted(
+        tool_call_id=result.tool_call_id or "",
+        name=result.tool_name or "",
+        output=INTERRUPTED_OUTPUT,
+        is_error=True,
+        duration_ms=0,
+    )

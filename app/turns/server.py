@@ -1,0 +1,243 @@
+"""The turn server of one process: everything between a POST and the turn's terminal event.
+
+Owns the lease, the event log, the running turns and the background tasks: heartbeat, delta flusher, stored tail, cancel polls, the queue
+of waiting turns, recovery of lost replicas' turns, pruning.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from app.domain.errors import UnavailableError
+from app.domain.ids import ReplicaId, TurnId
+from app.domain.tenants import Tenant
+from app.domain.turns import InterruptReason, NewTurn, Opening, OpenTurn
+from app.ports import Clock, MessageStore, ModelClients, ReplicaStore, TenantStore, Toolbox, TurnStore, Wakeups
+from app.turns.active import ActiveTurns, Departure
+from app.turns.counters import Counters
+from app.turns.event_log import EventLog
+from app.turns.lease import Lease
+from app.turns.runner import RunnerParts, TurnRunner
+
+logger = logging.getLogger(__name__)
+
+CANCEL_TOPIC = "cancel"
+QUEUE_TOPIC = "queue"
+CLAIM_LIMIT = 50
+RECOVER_LIMIT = 50
+PRUNE_EVERY_S = 60.0
+ABANDONED_S = 0.2
+"""Between looks at turns whose client is gone while somebody else still reads them."""
+IDEMPOTENCY_AGE_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """The stores that the turn server uses."""
+
+    turns: TurnStore
+    messages: MessageStore
+    replicas: ReplicaStore
+    tenants: TenantStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Times of the turn server, in seconds, and the most turns it runs at once."""
+
+    lease_ttl_s: float = 20.0
+    lease_beat_s: float = 5.0
+    poll_s: float = 0.4
+    delta_retention_s: float = 6 * 3600.0
+    max_running_turns: int = 2_000
+
+
+class TurnServer:
+    """Starts, follows, interrupts and recovers turns."""
+
+    def __init__(
+        self,
+        replica: ReplicaId,
+        stores: Stores,
+        *,
+        models: ModelClients,
+        toolbox: Toolbox,
+        clock: Clock,
+        wakeups: Wakeups,
+        timing: Timing,
+    ) -> None:
+        self.counters = Counters()
+        self._stores = stores
+        self._clock = clock
+        self._wakeups = wakeups
+        self._timing = timing
+        self.lease = Lease(replica, stores.replicas, clock, ttl_s=timing.lease_ttl_s, beat_s=timing.lease_beat_s)
+        self.departure = Departure(replica, stores.replicas)
+        self.log = EventLog(stores.turns, lease=self.lease, clock=clock, wakeups=wakeups, counters=self.counters)
+        self._parts = RunnerParts(
+            turns=stores.turns,
+            messages=stores.messages,
+            models=models,
+            toolbox=toolbox,
+            tenants=stores.tenants,
+            log=self.log,
+            lease=self.lease,
+            clock=clock,
+            counters=self.counters,
+            should_hand_over=self.departure.should_hand_over,
+        )
+        self.active = ActiveTurns(self._parts, limit=timing.max_running_turns)
+        self._cancel_hint = asyncio.Event()
+        self._queue_hint = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._opening: set[TurnId] = set()
+        self._abandoned: set[TurnId] = set()
+        self._abandon_hint = asyncio.Event()
+        self._claiming = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Take the lease and begin the background work. Raises UnavailableError when the database is away."""
+        await self.lease.beat(self.active.revalidate)
+        self._wakeups.subscribe(CANCEL_TOPIC, lambda _turn_id: self._cancel_hint.set())
+        self._wakeups.subscribe(QUEUE_TOPIC, lambda _turn_id: self._queue_hint.set())
+        self.active.on_end.append(self._queue_hint)
+        self._spawn("heartbeat", lambda: self.lease.run(self.active.revalidate))
+        self._spawn("flusher", self.log.run_flusher)
+        self._spawn("tail", self.log.tail.run)
+        self._spawn("cancels", lambda: self.active.run_cancel_polls(self._clock, self._timing.poll_s, self._cancel_hint))
+        self._spawn("queue", self._run_queue)
+        self._spawn("abandoned", self._run_abandoned)
+        self._spawn("recovery", self._run_recovery)
+        self._spawn("pruning", self._run_pruning)
+
+    async def drain(self, grace_s: float) -> None:
+        """Leave: new turns are refused, running ones end, are handed over, or are closed as ``shutdown``; within ``grace_s``."""
+        await self.departure.begin()
+        await self.active.drain(grace_s)
+        await self._flush_last()
+
+    async def stop(self) -> None:
+        """End the background work and give the lease back. Turns that still run are interrupted first."""
+        self.departure.draining = True
+        if self.active.count:
+            self.active.interrupt_all()
+            await self.active.drain(0.0)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            await self._stores.replicas.leave(self.lease.replica)
+        except UnavailableError:
+            logger.warning("the lease could not be given back; it will lapse")
+
+    async def open(self, turn: NewTurn, tenant: Tenant) -> Opening:
+        """Write a turn and, when it may start at once, run it."""
+        self._opening.add(turn.id)
+        try:
+            opening = await self._stores.turns.open(turn)
+            if isinstance(opening, OpenTurn):
+                self.active.start(opening, tenant, announced=True)
+        finally:
+            self._opening.discard(turn.id)
+        if isinstance(opening, OpenTurn):
+            return opening
+        if turn.owner is None:
+            self.counters.queued += 1
+            self._queue_hint.set()
+            self._wakeups.announce(QUEUE_TOPIC)
+        return opening
+
+    def follow(self, turn_id: TurnId, after: int) -> AsyncGenerator[bytes, None]:
+        """Frames behind ``after`` until the turn's end; see :meth:`app.turns.event_log.EventLog.follow`."""
+        return self.log.follow(turn_id, after)
+
+    def interrupt(self, turn_id: TurnId, reason: InterruptReason) -> bool:
+        """Interrupt a turn whose wish to stop is stored: at once when it runs here, else by telling its owner."""
+        if self.active.cancel(turn_id, reason):
+            return True
+        self._wakeups.announce(CANCEL_TOPIC, (turn_id,))
+        return False
+
+    def abandon(self, turn_id: TurnId) -> None:
+        """Interrupt a turn as ``client_gone`` as soon as nobody reads it."""
+        self._abandoned.add(turn_id)
+        self._abandon_hint.set()
+
+    async def _run_abandoned(self) -> None:
+        """See to turns whose client is gone until each has ended or was interrupted."""
+        while True:
+            await self._abandon_hint.wait()
+            for turn_id in list(self._abandoned):
+                if self.active.followers(turn_id) == 0 and await self._stores.turns.cancel_unwatched(turn_id, InterruptReason.CLIENT_GONE):
+                    self._abandoned.discard(turn_id)
+                    self.interrupt(turn_id, InterruptReason.CLIENT_GONE)
+            if not self._abandoned:
+                self._abandon_hint.clear()
+            await self._clock.sleep(ABANDONED_S)
+
+    async def _flush_last(self) -> None:
+        try:
+            await self.log.flush()
+        except UnavailableError:
+            logger.warning("the last deltas could not be stored")
+
+    async def _run_queue(self) -> None:
+        """Start waiting turns whose session is free, while there is room."""
+        while True:
+            try:
+                async with asyncio.timeout(self._timing.poll_s):
+                    await self._queue_hint.wait()
+            except TimeoutError:
+                pass
+            self._queue_hint.clear()
+            if self.active.free and self.lease.valid and not self.departure.draining:
+                await self._claim()
+
+    async def _claim(self) -> None:
+        limit = min(CLAIM_LIMIT, self.active.free)
+        async with self._claiming:
+            claimed = await self._stores.turns.claim(self.lease.replica, limit)
+            for turn in claimed:
+                self.active.start(turn, None, announced=False)
+        if len(claimed) == limit:
+            self._queue_hint.set()
+
+    async def _run_recovery(self) -> None:
+        """End the turns of replicas that are gone, once our own contact has lasted long enough to judge them."""
+        while True:
+            await self._clock.sleep(self._timing.lease_beat_s)
+            if self.lease.settled and not self.departure.draining:
+                await self.recover()
+
+    async def recover(self) -> None:
+        """Take over and end lost turns: those of dead replicas, and our own without a task (a write whose answer never came)."""
+        async with self._claiming:
+            known = [*self._opening, *self.active.ids()]
+            lost = await self._stores.turns.take_over(self.lease.replica, known, RECOVER_LIMIT)
+        for turn in lost:
+            await TurnRunner(self._parts, turn, announced=True).end_lost()
+        if lost:
+            logger.warning("ended turns of a lost replica", extra={"turns": len(lost)})
+            self._queue_hint.set()
+
+    async def _run_pruning(self) -> None:
+        while True:
+            await self._clock.sleep(PRUNE_EVERY_S)
+            await self._stores.turns.prune(self._timing.delta_retention_s, IDEMPOTENCY_AGE_S)
+
+    def _spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(self._keep_going(name, work), name=name))
+
+    async def _keep_going(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a background task for ever: a fault is logged and the task starts again."""
+        while True:
+            try:
+                await work()
+            except UnavailableError:
+                logger.warning("background work waits for the database", extra={"task": name})
+            except Exception:
+                # The background-task boundary: one bad row must not end heartbeats or recovery.
+                logger.exception("background work failed", extra={"task": name})
+            await self._clock.sleep(0.5)

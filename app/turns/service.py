@@ -1,0 +1,209 @@
+"""What callers can do with turns: start, read, follow, interrupt. The API's one door to the turn server."""
+
+import secrets
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+import msgspec
+
+from app.domain.errors import ConflictError, InvalidRequestError, LeaseLostError, NotFoundError, UnavailableError
+from app.domain.events import Event, FrameEncoder, IterationStarted, TurnQueued, TurnStarted, terminal_event
+from app.domain.ids import MessageId, SessionId, TenantId, TurnId, make_id
+from app.domain.model import RouteRef
+from app.domain.sessions import Page
+from app.domain.tenants import Tenant
+from app.domain.turns import (
+    SEQ_GAP,
+    Busy,
+    Closing,
+    Commit,
+    EventRow,
+    Interrupted,
+    InterruptReason,
+    NewTurn,
+    NoSession,
+    OnBusy,
+    Opening,
+    OpenTurn,
+    Queued,
+    QueueFull,
+    Replayed,
+    RowKind,
+    TurnRequest,
+    TurnState,
+    TurnView,
+)
+from app.ports import Clock, ModelClients, TurnStore
+from app.turns.counters import Counters
+from app.turns.server import TurnServer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A turn that a POST made or found again."""
+
+    turn_id: TurnId
+    replayed: bool
+
+
+class Turns:
+    """Turns of all tenants, as callers see them."""
+
+    def __init__(self, server: TurnServer, store: TurnStore, models: ModelClients, clock: Clock) -> None:
+        self._server = server
+        self._store = store
+        self._models = models
+        self._clock = clock
+
+    @property
+    def draining(self) -> bool:
+        """Whether this process is leaving and takes no new turns."""
+        return self._server.departure.draining
+
+    @property
+    def counters(self) -> Counters:
+        """Counts for ``/metrics``."""
+        return self._server.counters
+
+    async def start(
+        self, tenant: Tenant, session_id: SessionId, request: TurnRequest, *, idempotency_key: str | None, fingerprint: bytes
+    ) -> Started:
+        """Start, queue, or find again a turn.
+
+        Raises NotFoundError (session), ConflictError (``turn_in_progress``, ``queue_full``), UnavailableError (``draining``,
+        ``at_capacity``, ``storage_unavailable``), InvalidRequestError (the tenant has no chain; the key was used with another body).
+        """
+        if self.draining:
+            raise UnavailableError("draining", "This replica is shutting down; another one takes the request.", retry_after_s=1)
+        ask = _Ask(tenant, session_id, request, idempotency_key, fingerprint)
+        if self._server.active.free or not (request.background or request.on_busy is not OnBusy.REJECT):
+            if not self._server.active.free:
+                raise UnavailableError("at_capacity", "This replica runs as many turns as it may.", retry_after_s=2)
+            opening = await self._open(ask, queue=None)
+            if isinstance(opening, Busy) and request.on_busy is not OnBusy.REJECT:
+                opening = await self._enqueue(ask, opening.turn_id)
+        else:
+            opening = await self._open(ask, queue="at_capacity")
+        return self._answer(opening)
+
+    async def get(self, tenant_id: TenantId, turn_id: TurnId) -> TurnView:
+        """One turn. Raises NotFoundError."""
+        view = await self._store.get(tenant_id, turn_id)
+        if view is None:
+            raise NotFoundError
+        return view
+
+    async def page(self, tenant_id: TenantId, session_id: SessionId, limit: int, before: str | None) -> Page[TurnView]:
+        """Turns of a session, newest first."""
+        return await self._store.list_for_session(tenant_id, session_id, limit, before)
+
+    async def follow(self, tenant_id: TenantId, turn_id: TurnId, after: int) -> AsyncGenerator[bytes, None]:
+        """Frames behind ``after``. Raises NotFoundError, or InvalidRequestError for a cursor that the turn never gave out."""
+        view = await self.get(tenant_id, turn_id)
+        live = self._server.log.live(turn_id)
+        newest = live.last_seq if live else view.last_seq + (0 if view.state.terminal else SEQ_GAP)
+        if after < 0 or after > max(newest, view.last_seq):
+            raise InvalidRequestError("The cursor is not one of this turn's event ids.", pointer="/after")
+        return self._server.follow(turn_id, after)
+
+    def follow_started(self, turn_id: TurnId) -> AsyncGenerator[bytes, None]:
+        """All frames of a turn that the caller has just started."""
+        return self._server.follow(turn_id, 0)
+
+    async def interrupt(self, tenant_id: TenantId, turn_id: TurnId, reason: InterruptReason = InterruptReason.REQUESTED) -> TurnView:
+        """Interrupt a turn and return it as it then stands: terminal, or still stopping. Idempotent. Raises NotFoundError."""
+        view = await self._store.request_cancel(tenant_id, turn_id, reason)
+        while view is not None and view.state is TurnState.QUEUED:
+            if await self._close_queued(view, reason):
+                break
+            view = await self._store.request_cancel(tenant_id, turn_id, reason)
+        if view is None:
+            raise NotFoundError
+        if view.state is TurnState.RUNNING and self._server.interrupt(turn_id, reason):
+            await self._server.active.wait(turn_id, 1.0)
+        return await self.get(tenant_id, turn_id)
+
+    def client_left(self, turn_id: TurnId) -> None:
+        """The connection of a POST with ``on_disconnect: cancel`` is gone: its turn is interrupted as soon as nobody else reads it."""
+        self._server.abandon(turn_id)
+
+    async def _enqueue(self, ask: "_Ask", running: TurnId) -> Opening:
+        opening = await self._open(ask, queue="session_busy")
+        if ask.request.on_busy is OnBusy.INTERRUPT and isinstance(opening, Queued):
+            await self.interrupt(ask.tenant.id, running, InterruptReason.SUPERSEDED)
+        return opening
+
+    async def _open(self, ask: "_Ask", *, queue: str | None) -> Opening:
+        primary = self._models.for_chat(ask.tenant, None).primary
+        now_ms = self._clock.unix_ms()
+        turn_id = TurnId(make_id("turn", now_ms, secrets.token_bytes(10)))
+        events = _first_events(ask, primary, queue)
+        encoder = FrameEncoder(turn_id)
+        frames = b"".join(encoder.frame(1 + index, event) for index, event in enumerate(events))
+        return await self._server.open(
+            NewTurn(
+                id=turn_id,
+                tenant_id=ask.tenant.id,
+                session_id=ask.session_id,
+                request=ask.request,
+                owner=self._server.lease.replica if queue is None else None,
+                message_id=MessageId(make_id("msg", now_ms, secrets.token_bytes(10))),
+                rows=(EventRow(1, len(events), RowKind.FACTS, frames),),
+                max_queued=ask.tenant.settings.max_queued_turns,
+                idempotency_key=ask.idempotency_key,
+                fingerprint=ask.fingerprint,
+            ),
+            ask.tenant,
+        )
+
+    def _answer(self, opening: Opening) -> Started:
+        match opening:
+            case OpenTurn():
+                return Started(turn_id=opening.fence.turn_id, replayed=False)
+            case Queued(turn_id=turn_id):
+                return Started(turn_id=turn_id, replayed=False)
+            case Replayed(turn_id=turn_id, same_body=True):
+                return Started(turn_id=turn_id, replayed=True)
+            case Replayed():
+                raise InvalidRequestError("The Idempotency-Key was used before with another body.", pointer="")
+            case Busy(turn_id=turn_id):
+                raise ConflictError("turn_in_progress", "The session has a running turn.", turn_id=turn_id)
+            case QueueFull():
+                raise ConflictError("queue_full", "The session has as many waiting turns as it may.")
+            case NoSession():
+                raise NotFoundError
+
+    async def _close_queued(self, view: TurnView, reason: InterruptReason) -> bool:
+        """End a turn that waits; false when it has left the queue meanwhile."""
+        outcome = Interrupted(reason=reason)
+        event = terminal_event(view.id, view.session_id, outcome, view.machine)
+        seq = view.last_seq + 1
+        row = EventRow(seq, seq, RowKind.TERMINAL, FrameEncoder(view.id).frame(seq, event))
+        closing = Closing(state=TurnState.INTERRUPTED, reason=reason.value, outcome=msgspec.json.encode(event))
+        try:
+            await self._store.commit(
+                Commit(fence=view.fence, previous_seq=view.last_seq, last_seq=seq, rows=(row,), state=view.machine, closing=closing)
+            )
+        except LeaseLostError:
+            return False
+        self._server.log.announce(view.id)
+        self.counters.ended[TurnState.INTERRUPTED.value, reason.value] += 1
+        return True
+
+
+def _first_events(ask: "_Ask", primary: RouteRef, queue: str | None) -> tuple[Event, ...]:
+    if queue is not None:
+        return (TurnQueued(session_id=ask.session_id, reason=queue),)
+    begin = IterationStarted(iteration=1, max_iterations=ask.request.max_iterations)
+    return (TurnStarted(session_id=ask.session_id, route=primary), begin)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """What a POST asks for."""
+
+    tenant: Tenant
+    session_id: SessionId
+    request: TurnRequest
+    idempotency_key: str | None
+    fingerprint: bytes

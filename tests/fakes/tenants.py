@@ -1,0 +1,59 @@
+"""Tenants in memory: :class:`app.ports.TenantStore` as far as authentication goes; what the operator does to tenants is not in it."""
+
+import hashlib
+
+from app.domain.ids import KeyId, ProviderId, TenantId
+from app.domain.model import ApiMode
+from app.domain.tenants import KeyInfo, Principal, Provider, Purpose, Route, Tenant, TenantChange, TenantInfo, TenantSettings, TenantSpec
+
+
+class InMemoryTenants:
+    """Tenants by the keys that they were made with."""
+
+    def __init__(self) -> None:
+        self._by_hash: dict[bytes, Principal] = {}
+
+    def add(self, name: str, api_key: str, *, models: tuple[str, ...] = ("m-test",)) -> Tenant:
+        """A tenant with a chain of ``models``."""
+        provider = Provider(
+            id=ProviderId(f"prov_{name}"),
+            name="primary",
+            api_mode=ApiMode.CHAT_COMPLETIONS,
+            base_url="http://127.0.0.1:9/v1",
+            api_key="sk-test",
+            headers={},
+        )
+        routes = tuple(Route(provider=provider, model=model) for model in models)
+        tenant = Tenant(id=TenantId(f"ten_{name}"), name=name, revision=1, settings=TenantSettings(), chains={Purpose.CHAT: routes})
+        self._by_hash[hashlib.sha256(api_key.encode()).digest()] = Principal(tenant=tenant, key_id=KeyId(f"key_{name}"))
+        return tenant
+
+    async def authenticate(self, key_hash: bytes) -> Principal | None:
+        return self._by_hash.get(key_hash)
+
+    async def tenant(self, tenant_id: TenantId) -> Tenant | None:
+        return next((entry.tenant for entry in self._by_hash.values() if entry.tenant.id == tenant_id), None)
+
+    async def apply(self, spec: TenantSpec, *, generate_key: bool, create_only: bool = False) -> tuple[TenantInfo, str | None]:
+        raise NotImplementedError
+
+    async def change(self, name: str, change: TenantChange) -> TenantInfo | None:
+        raise NotImplementedError
+
+    async def infos(self) -> list[TenantInfo]:
+        return []
+
+    async def info(self, name: str) -> TenantInfo | None:
+        return None
+
+    async def set_disabled(self, name: str, disabled: bool) -> bool:
+        return False
+
+    async def add_key(self, tenant_name: str, name: str) -> tuple[KeyInfo, str] | None:
+        return None
+
+    async def rotate_key(self, key_id: KeyId) -> tuple[KeyInfo, str] | None:
+        return None
+
+    async def disable_key(self, key_id: KeyId) -> bool:
+        return False

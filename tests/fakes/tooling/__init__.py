@@ -1,0 +1,1 @@
+"""Tools, contexts and a todo store for tests of real tools."""

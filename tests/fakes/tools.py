@@ -1,0 +1,28 @@
+"""Tools in memory: :class:`app.ports.Toolbox`."""
+
+from collections.abc import Iterable
+
+from app.domain.errors import InvalidRequestError
+from app.domain.messages import ToolCall, ToolSpec
+from app.domain.tools import ToolContext, ToolOutcome
+
+
+class InMemoryToolbox:
+    """Toolsets of tools that answer with their own name."""
+
+    def __init__(self, toolsets: dict[str, tuple[str, ...]]) -> None:
+        self._toolsets = toolsets
+
+    def toolset_names(self) -> tuple[str, ...]:
+        return tuple(sorted(self._toolsets))
+
+    def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
+        names: set[str] = set()
+        for toolset in toolsets:
+            if toolset not in self._toolsets:
+                raise InvalidRequestError("There is no such toolset.")
+            names.update(self._toolsets[toolset])
+        return tuple(ToolSpec(name=name, description=f"Does {name}.", parameters={"type": "object"}) for name in sorted(names))
+
+    async def call(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
+        return ToolOutcome(output=call.name)

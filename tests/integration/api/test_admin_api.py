@@ -1,0 +1,209 @@
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from app.api.authentication import Authenticator
+from app.api.errors import install
+from app.api.routes.admin import router
+from app.ports import Clock
+from app.store.engine import Database
+from app.store.secrets import Sealer
+from app.store.tenants import TenantRepository
+
+ADMIN = "a-long-admin-key"
+SECRET = "sk-test-AAAA1111BBBB2222CCCC3333"
+PROVIDER = {"name": "primary", "base_url": "http://127.0.0.1:9001/v1", "api_key": SECRET, "headers": {"X-Team": SECRET}}
+ROUTE = {"provider": "primary", "model": "m-test", "context_window": 32_000}
+SPEC = {"name": "acme", "providers": [PROVIDER], "chains": {"chat": [ROUTE]}, "settings": {"max_iterations": 5}}
+
+
+@pytest.fixture
+def tenants(database: Database, clock: Clock) -> TenantRepository:
+    return TenantRepository(database, clock, Sealer("secret key"), {})
+
+
+@pytest.fixture
+async def client(tenants: TenantRepository) -> AsyncIterator[httpx.AsyncClient]:
+    app = FastAPI()
+    app.include_router(router)
+    app.state.services = SimpleNamespace(admin_key=ADMIN, tenants=tenants)
+    install(app, app.routes)
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://gateway", headers={"Authorization": f"Bearer {ADMIN}"}
+    ) as client:
+        yield client
+
+
+async def create(client: httpx.AsyncClient) -> dict[str, Any]:
+    response = await client.post("/admin/tenants", json=SPEC)
+    assert response.status_code == 201, response.text
+    tenant: dict[str, Any] = response.json()
+    return tenant
+
+
+async def test_a_created_tenant_shows_its_key_once_and_its_secrets_never(
+    client: httpx.AsyncClient, tenants: TenantRepository, clock: Clock
+) -> None:
+    response = await client.post("/admin/tenants", json=SPEC)
+
+    assert response.status_code == 201
+    assert response.headers["Location"] == "/admin/tenants/acme"
+    assert response.headers["Cache-Control"] == "no-store"
+    created = response.json()
+    key = created.pop("api_key")
+    caller = await Authenticator(tenants, clock).authenticate(f"Bearer {key}", None)
+    assert caller.tenant.name == "acme"
+    for path in ("/admin/tenants", "/admin/tenants/acme", "/admin/tenants/acme/keys", "/admin/tenants/acme/providers", "/admin/providers"):
+        text = (await client.get(path)).text
+        assert SECRET not in text
+        assert key not in text
+    assert (await client.get("/admin/tenants/acme")).json() == created
+    assert (await client.get("/admin/tenants")).json() == {"data": [created], "has_more": False, "next_cursor": None}
+    assert created["settings"]["max_iterations"] == 5
+    assert created["credentials"] == {"primary": "sealed"}
+
+
+async def test_creating_twice_is_a_conflict(client: httpx.AsyncClient) -> None:
+    await create(client)
+
+    response = await client.post("/admin/tenants", json=SPEC)
+
+    assert (response.status_code, response.json()["code"]) == (409, "tenant_exists")
+
+
+async def test_put_makes_the_tenant_match_and_is_idempotent(client: httpx.AsyncClient) -> None:
+    first = await client.put("/admin/tenants/acme", json=SPEC)
+    second = await client.put("/admin/tenants/acme", json=SPEC)
+
+    assert (first.status_code, second.status_code) == (200, 200)
+    assert "api_key" in first.json()
+    assert second.json() == {name: value for name, value in first.json().items() if name != "api_key"}
+
+
+async def test_patch_replaces_only_what_it_names(client: httpx.AsyncClient) -> None:
+    created = await create(client)
+
+    patched = (await client.patch("/admin/tenants/acme", json={"settings": {"max_iterations": 6}})).json()
+
+    assert patched["settings"]["max_iterations"] == 6
+    assert (patched["providers"], patched["chains"]) == (created["providers"], created["chains"])
+
+
+async def test_providers_and_chains_are_put_as_they_were_read(client: httpx.AsyncClient, tenants: TenantRepository) -> None:
+    created = await create(client)
+    before = (await tenants.infos())[0]
+
+    for part in ("providers", "chains"):
+        read = (await client.get(f"/admin/tenants/acme/{part}")).json()
+        written = await client.put(f"/admin/tenants/acme/{part}", json=read)
+        assert written.status_code == 200
+        assert written.json() == read == {part: created[part]}
+
+    assert (await tenants.infos())[0] == before
+
+
+async def test_all_providers_are_listed_with_their_routes(client: httpx.AsyncClient) -> None:
+    await create(client)
+
+    (provider,) = (await client.get("/admin/providers")).json()["data"]
+
+    assert provider == {
+        "tenant": "acme",
+        "name": "primary",
+        "api_mode": "chat_completions",
+        "base_url": "http://127.0.0.1:9001/v1",
+        "credential": "sealed",
+        "routes": [{"purpose": "chat", "position": 0, "model": "m-test"}],
+    }
+
+
+async def test_a_keys_life(client: httpx.AsyncClient, tenants: TenantRepository, clock: Clock) -> None:
+    await create(client)
+    made = await client.post("/admin/tenants/acme/keys", json={"name": "phone app"})
+    assert (made.status_code, made.json()["name"]) == (201, "phone app")
+
+    rotated = await client.post(f"/admin/keys/{made.json()['id']}/rotate")
+    assert rotated.status_code == 201
+    again = await client.post(f"/admin/keys/{made.json()['id']}/rotate")
+    assert (again.status_code, again.json()["code"]) == (409, "key_disabled")
+    caller = await Authenticator(tenants, clock).authenticate(None, rotated.json()["api_key"])
+    assert caller.key_id == rotated.json()["id"]
+
+    gone = await client.delete(f"/admin/keys/{rotated.json()['id']}")
+    assert gone.json() == {"id": rotated.json()["id"], "disabled": True}
+    keys = (await client.get("/admin/tenants/acme/keys")).json()["data"]
+    assert [key["disabled"] for key in keys] == [False, True, True]
+    assert all("api_key" not in key for key in keys)
+
+
+async def test_a_key_can_be_made_without_a_body(client: httpx.AsyncClient) -> None:
+    await create(client)
+
+    assert (await client.post("/admin/tenants/acme/keys")).status_code == 201
+
+
+async def test_a_tenant_is_disabled_and_enabled(client: httpx.AsyncClient) -> None:
+    await create(client)
+
+    assert (await client.post("/admin/tenants/acme/disable")).json()["disabled"] is True
+    assert (await client.post("/admin/tenants/acme/enable")).json()["disabled"] is False
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/admin/tenants/nobody", None),
+        ("PATCH", "/admin/tenants/nobody", {}),
+        ("POST", "/admin/tenants/nobody/disable", None),
+        ("GET", "/admin/tenants/a%00b/keys", None),
+        ("POST", "/admin/tenants/nobody/keys", {}),
+        ("PUT", "/admin/tenants/nobody/providers", {"providers": []}),
+        ("GET", "/admin/tenants/%F0%9F%98%80/chains", None),
+        ("POST", "/admin/keys/key_0/rotate", None),
+        ("DELETE", "/admin/keys/key_%00", None),
+    ],
+)
+async def test_what_is_unknown_is_not_found(client: httpx.AsyncClient, method: str, path: str, body: dict[str, Any] | None) -> None:
+    response = await client.request(method, path, json=body)
+
+    assert (response.status_code, response.json()["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "pointer"),
+    [
+        ("POST", "/admin/tenants", {**SPEC, "colour": 1}, "/colour"),
+        ("POST", "/admin/tenants", {}, ""),
+        ("POST", "/admin/tenants", [], ""),
+        ("POST", "/admin/tenants", {"name": "Acme"}, "/name"),
+        ("POST", "/admin/tenants", {**SPEC, "providers": []}, "/chains/chat/0/provider"),
+        ("POST", "/admin/tenants", {**SPEC, "providers": [{**PROVIDER, "base_url": f"http://h/?key={SECRET}"}]}, "/providers/0/base_url"),
+        ("POST", "/admin/tenants", {**SPEC, "providers": [{**PROVIDER, "api_key": f"{SECRET}\n"}]}, "/providers/0/api_key"),
+        ("PUT", "/admin/tenants/acme", {**SPEC, "providers": [{**PROVIDER, "headers": {"X-Team": "***"}}]}, "/providers/0/headers"),
+        ("PUT", "/admin/tenants/other", SPEC, "/name"),
+        ("PATCH", "/admin/tenants/acme", {"name": "b"}, "/name"),
+        ("PUT", "/admin/tenants/acme/chains", {"chains": {"chat": [{**ROUTE, "provider": "none"}]}}, "/chains/chat/0/provider"),
+        ("PUT", "/admin/tenants/acme/providers", {}, ""),
+        ("POST", "/admin/tenants/acme/keys", {"name": 1}, "/name"),
+    ],
+)
+async def test_a_body_that_cannot_work_is_refused_with_its_place(
+    client: httpx.AsyncClient, *, method: str, path: str, body: Any, pointer: str
+) -> None:
+    await client.put("/admin/tenants/acme", json={"name": "acme"})
+
+    response = await client.request(method, path, json=body)
+
+    assert response.status_code == 422, response.text
+    assert response.json()["errors"][0]["pointer"] == pointer
+    assert SECRET not in response.text
+
+
+async def test_a_body_that_is_not_json_is_refused(client: httpx.AsyncClient) -> None:
+    response = await client.post("/admin/tenants", content=b'{"name": ')
+
+    assert (response.status_code, response.json()["code"]) == (422, "invalid_json")
