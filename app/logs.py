@@ -24,12 +24,13 @@ _SHORTEST_SECRET = 6
 # They work on a finished JSON line: a quote in a text stands there as \" and a value ends before any quote or backslash.
 _QUOTE = r"""(?:\\?["'])?"""
 _VALUE = r"""[^"'\\\s,;&<>(){}\[\]]+"""
-_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE), rf"\1 {REDACTED}"),
-    (re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{6,}"), REDACTED),
-    (re.compile(r"\bagw_[A-Za-z0-9_-]{6,}"), REDACTED),
-    (re.compile(rf"([?&](?:key|sig|signature|code)=){_VALUE}", re.IGNORECASE), rf"\1{REDACTED}"),
+_PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
+    (("bearer", "basic"), re.compile(r"\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE), rf"\1 {REDACTED}"),
+    (("sk-", "pk-", "rk-"), re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{6,}"), REDACTED),
+    (("agw_",), re.compile(r"\bagw_[A-Za-z0-9_-]{6,}"), REDACTED),
+    (("key=", "sig", "code="), re.compile(rf"([?&](?:key|sig|signature|code)=){_VALUE}", re.IGNORECASE), rf"\1{REDACTED}"),
     (
+        ("key", "passw", "secret", "token"),
         re.compile(
             rf"((?:api[_-]?key|password|passwd|secret|(?:access|auth|refresh|id)[_-]?token|[?&]token){_QUOTE}\s*[:=]\s*b?{_QUOTE}){_VALUE}",
             re.IGNORECASE,
@@ -37,11 +38,17 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
         rf"\1{REDACTED}",
     ),
     (
+        ("authorization",),
         re.compile(rf"(authorization{_QUOTE}\s*[:=,]\s*b?{_QUOTE})(?!\s)[^\"'\\,;(){{}}]+", re.IGNORECASE),
         rf"\1{REDACTED}",
     ),
-    (re.compile(r"""([a-z][a-z0-9+.-]*://[^:/@\s"'\\]*:)[^\s/"'\\<>]+@""", re.IGNORECASE), rf"\1{REDACTED}@"),
+    (
+        ("://",),
+        re.compile(r"""([a-z][a-z0-9+.-]*://[^:/@\s"'\\]*:)[^\s/"'\\<>]+@""", re.IGNORECASE),
+        rf"\1{REDACTED}@",
+    ),
 )
+"""Each with the words, in lower case, without one of which it cannot match: looking for those is much cheaper."""
 _URL_PASSWORD = re.compile(r"^[a-z][a-z0-9+.-]*://[^:/@\s]*:([^\s/]+)@", re.IGNORECASE)
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
@@ -80,8 +87,10 @@ class Redactor:
         for secret in self._known:
             if secret in text:
                 text = text.replace(secret, REDACTED)
-        for pattern, replacement in _PATTERNS:
-            text = pattern.sub(replacement, text)
+        lowered = text.lower()
+        for words, pattern, replacement in _PATTERNS:
+            if any(word in lowered for word in words):
+                text = pattern.sub(replacement, text)
         return text
 
 

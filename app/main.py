@@ -22,7 +22,7 @@ from app.api.authentication import Authenticator
 from app.api.services import Services
 from app.api.tenant_specs import parse_bootstrap
 from app.clock import SystemClock
-from app.domain.errors import UnavailableError
+from app.domain.errors import ConflictError, InvalidRequestError, UnavailableError
 from app.domain.ids import ReplicaId, make_id
 from app.ports import Clock
 from app.providers.chain import ProviderCounters, ProviderLayer
@@ -76,8 +76,8 @@ def service_version() -> str:
 async def open_gateway(settings: Settings, database_url: str, clock: Clock | None = None) -> AsyncIterator[Gateway]:
     """Build a gateway on the database at ``database_url`` (migrated), start its background work, and stop it at the end.
 
-    Raises UnavailableError when the database is away, InvalidRequestError for a bad bootstrap file, ToolConfigurationError for a bad
-    operator's tool.
+    Raises UnavailableError when the database is away, InvalidRequestError or ConflictError for a bad bootstrap file,
+    ToolConfigurationError for a bad operator's tool.
     """
     clock = clock or SystemClock()
     replica = ReplicaId(make_id("rep", clock.unix_ms(), secrets.token_bytes(10)))
@@ -167,13 +167,21 @@ async def _no_lifespan(_app: FastAPI) -> AsyncIterator[None]:
 
 
 async def apply_bootstrap(tenants: TenantRepository, settings: Settings) -> list[tuple[str, str]]:
-    """Apply the bootstrap file; returns (tenant, key) for each key that had to be made. Raises InvalidRequestError, OSError."""
+    """Apply the bootstrap file; returns (tenant, key) for each key that had to be made.
+
+    Raises InvalidRequestError (its pointer into the file), ConflictError, both naming the tenant, and OSError.
+    """
     if settings.bootstrap_file is None:
         return []
     text = await asyncio.to_thread(settings.bootstrap_file.read_text, "utf-8")
     made = []
-    for spec in parse_bootstrap(text):
-        _, key = await tenants.apply(spec, generate_key=True)
+    for index, spec in enumerate(parse_bootstrap(text)):
+        try:
+            _, key = await tenants.apply(spec, generate_key=True)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(f"Tenant {spec.name}: {error.detail}", pointer=f"/tenants/{index}{error.pointer}") from error
+        except ConflictError as error:
+            raise ConflictError(error.code, f"Tenant {spec.name}: {error.detail}") from error
         if key is not None:
             made.append((spec.name, key))
     return made

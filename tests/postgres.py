@@ -24,9 +24,9 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
-from app.store.migrate import upgrade
 
 from app.store.embedded import start_embedded
+from app.store.migrate import upgrade
 
 IMAGE = "postgres:18"
 _ENGINE_ANSWER_S = 2

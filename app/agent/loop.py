@@ -97,6 +97,7 @@ class AgentLoop:
                     yield arrivals.facts
         except ModelError as error:
             run.failure = error
+            run.state = machine.charge(run.state, error.usage, error.cost_usd)
 
     def _judge(self, run: _Run) -> machine.AfterReply:
         """Step 7."""

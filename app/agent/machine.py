@@ -19,7 +19,7 @@ from typing import TypeAlias, assert_never
 import msgspec
 
 from app.domain.messages import Message, Role, ToolCall
-from app.domain.model import FailureReason, FinishReason, ModelReply
+from app.domain.model import FailureReason, FinishReason, ModelReply, Usage
 from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, MachineState
 
 CLOSING_TEXT = "I stopped here: the limit of {limit} iterations was reached before the work was finished."
@@ -53,8 +53,13 @@ AfterTools: TypeAlias = CallModel | Finish
 
 def count_reply(state: MachineState, reply: ModelReply) -> MachineState:
     """Add a reply's usage, cost and attempts to the turn's."""
-    cost = state.cost_usd if reply.cost_usd is None else (state.cost_usd or 0.0) + reply.cost_usd
-    return msgspec.structs.replace(state, attempts=reply.attempt, usage=state.usage + reply.usage, cost_usd=cost, route=reply.route)
+    return msgspec.structs.replace(charge(state, reply.usage, reply.cost_usd), attempts=reply.attempt, route=reply.route)
+
+
+def charge(state: MachineState, usage: Usage, cost_usd: float | None) -> MachineState:
+    """Add what a model call used, whether it succeeded or not."""
+    cost = state.cost_usd if cost_usd is None else (state.cost_usd or 0.0) + cost_usd
+    return msgspec.structs.replace(state, usage=state.usage + usage, cost_usd=cost)
 
 
 def after_reply(reply: ModelReply) -> AfterReply:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.domain.messages import ToolCall
@@ -31,7 +31,7 @@ class FinishedCall:
 
 async def run_tool_calls(
     calls: Sequence[ToolCall], bad_arguments: Mapping[str, str], toolbox: Toolbox, context: ToolContext, *, clock: Clock
-) -> AsyncIterator[list[FinishedCall]]:
+) -> AsyncGenerator[list[FinishedCall], None]:
     """Start every call at once and yield those that finished together, in call order; each call exactly once.
 
     ``bad_arguments`` names, by call id, the calls whose arguments could not be read, with the reason: they are answered unrun. Close

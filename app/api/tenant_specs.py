@@ -11,6 +11,7 @@ import msgspec
 
 from app.api.errors import FieldError, InvalidBodyError
 from app.domain.errors import InvalidRequestError
+from app.domain.model import ApiMode
 from app.domain.tenant_rules import check_spec
 from app.domain.tenants import TenantSpec
 
@@ -20,6 +21,7 @@ _PLACE = re.compile(r" - at (?:`key` in )?`\$(?P<path>.*)`$")
 _STEP = re.compile(r"\.(?P<name>[A-Za-z_][A-Za-z0-9_]*)|\[(?P<index>\d+)\]|\[\.\.\.\]")
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
 _MAX_DETAIL = 200
+_OTHER_API_MODE = f"This version speaks {ApiMode.CHAT_COMPLETIONS.value} only"
 
 
 class _Bootstrap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,6 +69,8 @@ def _invalid(error: msgspec.ValidationError, document: Any) -> InvalidRequestErr
     found = _PLACE.search(message)
     detail = message if found is None else message[: found.start()]
     pointer = _pointer("" if found is None else found["path"], document)
+    if detail.startswith("Invalid enum value") and pointer.endswith("/api_mode"):
+        detail = _OTHER_API_MODE
     unknown = _UNKNOWN_FIELD.fullmatch(detail)
     if unknown is not None:
         pointer += "/" + unknown["name"].replace("~", "~0").replace("/", "~1")

@@ -18,7 +18,7 @@ Not errors but values: a tool's failure, truncation, refusal, an interrupt, a us
 """
 
 from app.domain.ids import TurnId
-from app.domain.model import AttemptFailed, FailureReason
+from app.domain.model import AttemptFailed, FailureReason, Usage
 
 
 class GatewayError(Exception):
@@ -80,13 +80,20 @@ class LeaseLostError(GatewayError):
 
 
 class ModelError(GatewayError):
-    """A model call that cannot succeed. ``attempts`` lists every failed attempt in order; ``detail`` is safe to show."""
+    """A model call that cannot succeed. ``attempts`` lists every failed attempt in order; ``detail`` is safe to show.
 
-    def __init__(self, reason: FailureReason, detail: str, attempts: tuple[AttemptFailed, ...]) -> None:
+    ``usage`` and ``cost_usd`` are what the failed attempts used all the same, as far as providers said.
+    """
+
+    def __init__(
+        self, reason: FailureReason, detail: str, attempts: tuple[AttemptFailed, ...], *, usage: Usage, cost_usd: float | None
+    ) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
         self.attempts = attempts
+        self.usage = usage
+        self.cost_usd = cost_usd
 
 
 class ContextOverflowError(ModelError):

@@ -21,6 +21,7 @@ MAX_ITEMS = 256
 _MAX_TOKENS = 100_000_000
 _MAX_SECONDS = 86_400.0
 _MAX_ATTEMPTS = 100
+_MAX_PER_MINUTE = 1_000_000_000
 _MAX_ITERATIONS = 10_000
 _MAX_QUEUED_TURNS = 10_000
 _MAX_ADDRESS_CHARACTERS = 2_048
@@ -116,6 +117,9 @@ def _check_provider(provider: ProviderSpec, pointer: str) -> None:
         else:
             _check_env_name(name, f"{pointer}/api_key")
     _check_headers(provider.headers, f"{pointer}/headers")
+    for name, limit in (("rpm", provider.rpm), ("tpm", provider.tpm)):
+        if limit is not None:
+            _between(limit, (1, _MAX_PER_MINUTE), f"{pointer}/{name}")
 
 
 def _check_base_url(address: str, pointer: str) -> None:
@@ -158,7 +162,7 @@ def _check_route(route: RouteSpec, pointer: str) -> None:
     detail = "max_output_tokens is below output_tokens."
     _require(route.max_output_tokens >= route.output_tokens, detail, f"{pointer}/max_output_tokens")
     _between(route.max_attempts, (1, _MAX_ATTEMPTS), f"{pointer}/max_attempts")
-    for name in ("connect_timeout_s", "first_token_timeout_s", "stale_timeout_s"):
+    for name in ("connect_timeout_s", "first_token_timeout_s", "stale_timeout_s", "patience_s"):
         seconds: float = getattr(route, name)
         _require(0.0 < seconds <= _MAX_SECONDS, f"{name} is more than 0 and at most {_MAX_SECONDS:.0f} seconds.", f"{pointer}/{name}")
     if route.prices is not None:
@@ -172,6 +176,11 @@ def _check_settings(settings: TenantSettings, pointer: str) -> None:
     _between(settings.max_queued_turns, (0, _MAX_QUEUED_TURNS), f"{pointer}/max_queued_turns")
     legal = len(settings.system_prompt) <= _MAX_PROMPT_CHARACTERS and "\x00" not in settings.system_prompt
     _require(legal, f"A system prompt has at most {_MAX_PROMPT_CHARACTERS} characters, none of them NUL.", f"{pointer}/system_prompt")
+    for name in ("preflight_threshold", "gateway_threshold"):
+        threshold: float = getattr(settings, name)
+        _require(0.0 < threshold <= 1.0, f"{name} is a part of the context window: more than 0 and at most 1.", f"{pointer}/{name}")
+    detail = "preflight_threshold is above gateway_threshold."
+    _require(settings.preflight_threshold <= settings.gateway_threshold, detail, f"{pointer}/preflight_threshold")
 
 
 def _limit(count: int, pointer: str) -> None:

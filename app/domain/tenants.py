@@ -2,6 +2,10 @@
 
 :class:`TenantSpec` is the one structure of the bootstrap file (TOML) and of the admin API (JSON); :class:`Tenant` is what a request
 works with: resolved, decrypted, immutable, cached for a few seconds.
+
+Some values are kept and shown but **not yet enforced** by this version: ``rpm`` and ``tpm`` of a provider, ``patience_s`` of a route,
+the two thresholds of the settings, and every chain but ``chat``. They are checked like the others, so a file that is accepted now
+stays valid when a later version acts on them.
 """
 
 import enum
@@ -14,9 +18,13 @@ from app.domain.model import ApiMode, RouteRef, Usage
 
 
 class Purpose(enum.StrEnum):
-    """What a chain is for."""
+    """What a chain is for. Turns are answered by ``chat``; the others, the auxiliary chains, are kept but not yet called by anything."""
 
     CHAT = "chat"
+    COMPRESSION = "compression"
+    VISION = "vision"
+    WEB_EXTRACT = "web_extract"
+    SESSION_SEARCH = "session_search"
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +36,10 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint with its credential, decrypted. ``headers`` are sent with every request."""
+    """An endpoint with its credential, decrypted. ``headers`` are sent with every request.
+
+    ``rpm`` and ``tpm``, requests and tokens per minute, are kept but not yet enforced; ``None`` is no limit.
+    """
 
     id: ProviderId
     name: str
@@ -36,6 +47,8 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     base_url: str
     api_key: str
     headers: dict[str, str]
+    rpm: int | None = None
+    tpm: int | None = None
 
     @override
     def __repr__(self) -> str:
@@ -43,7 +56,10 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider's model with its limits. Sizes in tokens, durations in seconds."""
+    """A provider's model with its limits. Sizes in tokens, durations in seconds.
+
+    ``patience_s``, the longest wait for the provider's ``rpm`` and ``tpm``, is kept but not yet enforced.
+    """
 
     provider: Provider
     model: str
@@ -54,6 +70,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     first_token_timeout_s: float = 60.0
     stale_timeout_s: float = 90.0
     max_attempts: int = 3
+    patience_s: float = 5.0
     prices: Prices | None = None
 
     @property
@@ -78,6 +95,10 @@ class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Queued turns of one session."""
     system_prompt: str = "You are a helpful assistant."
     """For sessions that bring none."""
+    preflight_threshold: float = 0.5
+    """Part of the context window from which a turn's context is to be compressed before it begins. Kept but not yet enforced."""
+    gateway_threshold: float = 0.85
+    """Part of the context window above which no request is to be sent without compression. Kept but not yet enforced."""
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +130,7 @@ class ProviderSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     ``api_key`` is ``env:NAME`` or a literal (encrypted at rest); absent when read back, but for ``env:``. Written without one, a
     provider keeps the credential it has, so what was read can be written again; an empty one removes it. Header values are masked
-    when read back.
+    when read back. ``rpm`` and ``tpm`` are kept but not yet enforced, see :class:`Provider`.
     """
 
     name: str
@@ -117,6 +138,8 @@ class ProviderSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     api_mode: ApiMode = ApiMode.CHAT_COMPLETIONS
     api_key: str | None = None
     headers: dict[str, str] = {}
+    rpm: int | None = None
+    tpm: int | None = None
 
     @override
     def __repr__(self) -> str:
@@ -124,7 +147,10 @@ class ProviderSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class RouteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=False):
-    """A route as configured; ``provider`` is a provider's name. Defaults are those of :class:`Route`."""
+    """A route as configured; ``provider`` is a provider's name. Defaults are those of :class:`Route`.
+
+    ``patience_s`` is kept but not yet enforced.
+    """
 
     provider: str
     model: str
@@ -135,6 +161,7 @@ class RouteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     first_token_timeout_s: float = 60.0
     stale_timeout_s: float = 90.0
     max_attempts: int = 3
+    patience_s: float = 5.0
     prices: Prices | None = None
 
 

@@ -9,7 +9,6 @@ from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import Content, Message
 from app.domain.model import RouteRef, Usage
 
-
 SEQ_GAP = 1 << 20
 """Sequence numbers skipped at a takeover: far more than a turn can have shown without storing them."""
 

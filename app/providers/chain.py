@@ -193,7 +193,7 @@ class FallbackChain(ModelClient):
 def _error(call: _Call) -> ModelError:
     last = call.failed[-1]
     kind = ContextOverflowError if last.reason is FailureReason.CONTEXT_OVERFLOW else ModelUnavailableError
-    return kind(last.reason, last.message, tuple(call.failed))
+    return kind(last.reason, last.message, tuple(call.failed), usage=call.usage, cost_usd=call.cost_usd if call.usage != _NOTHING else None)
 
 
 def _reply(target: _Target, parts: ReplyParts, call: _Call) -> ModelReply:

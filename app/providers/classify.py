@@ -85,8 +85,8 @@ _STATUSES: Final[dict[int, FailureReason]] = {
 _FIXED: Final = frozenset({401, 404, 410})
 """Statuses that say it all: the wording changes nothing, except that an empty account is one (see ``_by_words``)."""
 
-_WORDLESS: Final = dict.fromkeys((400, 413), FailureReason.CONTEXT_OVERFLOW)
-"""Cerebras answers overflow without a body."""
+_WORDLESS: Final = frozenset({400, 413})
+"""Cerebras answers overflow by these without a body."""
 
 _WAIT_WORDS: Final = re.compile(r"(?:retry|try again) (?:in|after) (\d+(?:\.\d+)?) ?(ms|milliseconds|s\b|sec|m\b|min)?", re.IGNORECASE)
 
@@ -118,15 +118,15 @@ def classify_response(status: int, headers: Mapping[str, str], body: bytes, *, s
     """The failure behind a response with an error status. ``now`` is aware; ``headers`` are looked up in lower case."""
     said = _read(_parse(body))
     asked = retry_after_s(headers, now)
-    reason = _reason(status, said, timed=asked is not None) if body.strip() else _WORDLESS.get(status, _by_status(status))
+    reason = _reason(status, said, timed=asked is not None) if body.strip() or status not in _WORDLESS else FailureReason.CONTEXT_OVERFLOW
     return _failure(reason, status, said, secrets=secrets, asked=asked)
 
 
 def classify_error(error: object, *, secrets: tuple[str, ...]) -> Failure:
     """The failure behind an error that arrived inside a successful response: an object, a string, anything."""
     said = _read({"error": error})
-    status = said.status if said.status is not None and said.status in _ERROR_STATUSES else _OK
-    return _failure(_reason(status, said, timed=False), said.status, said, secrets=secrets, asked=None)
+    status = said.status if said.status is not None and said.status in _ERROR_STATUSES else None
+    return _failure(_reason(status or _OK, said, timed=False), status, said, secrets=secrets, asked=None)
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:

@@ -18,7 +18,7 @@ from app.providers.mode import Delta, ProviderError, ReplyParts, StreamDecoder
 from app.providers.sse import EventTooLargeError, SseDecoder
 from app.providers.transport import ConnectFailedError, ConnectionBrokenError, Endpoint, ProviderTransport, ResponseStream
 
-TAIL_S: Final = 5.0
+TAIL_S: Final = 2.0
 """A reply whose own end marker was seen waits this long for usage and the end of the stream, and is complete without them then."""
 DRAIN_S: Final = 0.05
 """How long the end of a response may take behind the announced end of its stream, so that its connection can be used again."""

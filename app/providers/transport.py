@@ -11,7 +11,7 @@ import io
 import ssl
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
 
 import aiohttp
 import msgspec
@@ -57,7 +57,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 def endpoint_of(route: Route, mode: Mode) -> Endpoint:
     """Prepare what all requests of ``route`` share. A query in the base URL is kept."""
     provider = route.provider
-    parts = urlsplit(provider.base_url.strip())
+    parts = _split(provider.base_url)
     url = urlunsplit(parts._replace(path=parts.path.rstrip("/") + mode.path, fragment=""))
     headers = {
         "Content-Type": "application/json",
@@ -153,9 +153,16 @@ def _translate(error: Exception) -> ConnectFailedError | ConnectionBrokenError:
             return ConnectFailedError(permanent=True)  # ValueError: an address or a header that cannot be sent
 
 
+def _split(base_url: str) -> SplitResult:
+    try:
+        return urlsplit(base_url.strip())
+    except ValueError:
+        return SplitResult("", "", base_url, "", "")  # sending to it fails, which tells the caller
+
+
 def _secrets(provider: Provider) -> tuple[str, ...]:
     """Everything of a provider's configuration that is not for clients to see, longest first."""
-    parts = urlsplit(provider.base_url.strip())
+    parts = _split(provider.base_url)
     found = {provider.api_key, provider.base_url, parts.netloc, parts.path, *provider.headers.values()}
     found.update(value for _, value in parse_qsl(parts.query))
     found.update(value.split()[-1] for value in provider.headers.values() if value.split())

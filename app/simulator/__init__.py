@@ -62,7 +62,7 @@ When
 Faults (one per script)
 -----------------------
 
-`times=F`             only the first F requests with this very directive (or model name) see the fault
+`times=F`             only the first F requests with these very words (in message or model name) see the fault
 `status=N`            an error status with the provider's error object; beside it `retry_after=..`,
                       `header.NAME=VALUE`, `body=...` (text or JSON), `error_code=.. error_message=.. error_type=..`
 `html_status=N`       an HTML error page, as proxies send

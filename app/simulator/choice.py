@@ -4,7 +4,7 @@ from collections import OrderedDict, deque
 from dataclasses import replace
 from functools import lru_cache
 
-from app.simulator.directives import Fields, last_directive, parse_words, without_directives
+from app.simulator.directives import last_directive, parse_words, without_directives
 from app.simulator.fields import is_flag, script_from_fields
 from app.simulator.mode import RequestView
 from app.simulator.script import RawScript, Script, StreamFault, StreamFaultKind
@@ -40,16 +40,16 @@ class ScriptChooser:
         if self._queue:
             queued = self._queue.popleft()
             return queued if isinstance(queued, RawScript) else resolve(queued, view, calls_due=True)
-        source, fields = _directive(view)
-        script = self._count_fault(source, script_from_fields(fields))
+        words = _words_for(view)
+        script = self._count_fault(words, _script_of(words))
         calls_due = view.offers_tools and view.rounds_done < script.rounds
         return resolve(script, view, calls_due=calls_due)
 
-    def _count_fault(self, source: str, script: Script) -> Script:
+    def _count_fault(self, words: str, script: Script) -> Script:
         if script.fault is None or script.fault_times is None:
             return script
-        shown = self._faults_shown.pop(source, 0)
-        self._faults_shown[source] = shown + 1
+        shown = self._faults_shown.pop(words, 0)
+        self._faults_shown[words] = shown + 1
         if len(self._faults_shown) > _COUNTED_DIRECTIVES:
             self._faults_shown.popitem(last=False)
         return replace(script, fault=None) if shown >= script.fault_times else script
@@ -92,11 +92,15 @@ def _final_text(script: Script, view: RequestView) -> str:
             return f'Hello! I am the simulator of this gateway, not a language model. You said: "{said}"'
 
 
-def _directive(view: RequestView) -> tuple[str, Fields]:
+def _words_for(view: RequestView) -> str:
+    """Return the directive words that count for a request; none are an empty text."""
     found = last_directive(view.user_text)
     if found is not None:
         return found
     _, _, words = view.model.partition(":")
-    if "=" in words or any(is_flag(word) for word in words.split(",")):
-        return view.model, parse_words(words)
-    return "", {}
+    return words if "=" in words or any(is_flag(word) for word in words.split(",")) else ""
+
+
+@lru_cache(maxsize=256)
+def _script_of(words: str) -> Script:
+    return script_from_fields(parse_words(words))

@@ -7,6 +7,7 @@ from typing import Any
 
 from app.simulator.script import ScriptError
 
+_START, _END = "[[sim", "]]"
 _OPENING = re.compile(r"\[\[sim(?=\s|\]\])")
 _GAP = re.compile(r"[\s,]*")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
@@ -29,8 +30,8 @@ def parse_words(text: str) -> Fields:
     return fields
 
 
-def last_directive(text: str) -> tuple[str, Fields] | None:
-    """Return source text and fields of the last `[[sim ...]]` in a message, or None.
+def last_directive(text: str) -> str | None:
+    """Return the words inside the last `[[sim ...]]` of a message, or None.
 
     The last one counts because neighbouring user messages may have been joined.
 
@@ -38,29 +39,29 @@ def last_directive(text: str) -> tuple[str, Fields] | None:
         ScriptError: when a directive is opened but cannot be read.
     """
     found = None
-    for start, end, fields in _directives(text):
-        found = (text[start:end], fields)
+    for start, end in _directives(text):
+        found = text[start + len(_START) : end - len(_END)]
     return found
 
 
 def without_directives(text: str) -> str:
     """Return the message as a person wrote it, without its (readable) directives."""
     kept, position = [], 0
-    for start, end, _ in _directives(text):
+    for start, end in _directives(text):
         kept.append(text[position:start])
         position = end
     kept.append(text[position:])
     return "".join(kept).strip()
 
 
-def _directives(text: str) -> Iterator[tuple[int, int, Fields]]:
+def _directives(text: str) -> Iterator[tuple[int, int]]:
     position = 0
     while (opening := _OPENING.search(text, position)) is not None:
-        fields, end = _words(text, opening.end())
-        if not text.startswith("]]", end):
+        _, end = _words(text, opening.end())
+        if not text.startswith(_END, end):
             raise ScriptError(f"cannot read {text[end : end + 20]!r} in a directive")
-        position = end + 2
-        yield opening.start(), position, fields
+        position = end + len(_END)
+        yield opening.start(), position
 
 
 def _words(text: str, position: int) -> tuple[Fields, int]:

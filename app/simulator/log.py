@@ -25,8 +25,9 @@ class RequestEnd(StrEnum):
 class RecordedRequest:
     """One request to the provider. Times are monotonic seconds of the event loop's clock.
 
-    `body` is the parsed JSON (None when it could not be parsed); `status` is None when no
-    answer was begun; `ending` and `ended_at` are None while the exchange is open.
+    `raw` is the body as it came, `body` the parsed JSON (None when it could not be parsed);
+    `status` is None when no answer was begun; `ending` and `ended_at` are None while the exchange
+    is open.
     """
 
     number: int
@@ -34,6 +35,7 @@ class RecordedRequest:
     method: str
     path: str
     headers: dict[str, str]
+    raw: bytes
     body: Any
     problems: tuple[str, ...] = field(default=())
     status: int | None = None

@@ -44,6 +44,7 @@ class Router:
             method=request.method,
             path=path,
             headers=request.headers,
+            raw=request.body,
             body=_parsed(request.body),
         )
         reply = self._provider_reply(record, self._modes.get(path), len(request.body))
@@ -94,7 +95,7 @@ class Router:
         after = parse_qs(query).get("after", ["0"])[0]
         if not (after.isascii() and after.isdigit()):
             return _plain_error(400, "after must be a number")
-        return json_reply(200, {"requests": [asdict(record) for record in self._log.after(int(after))]})
+        return json_reply(200, {"requests": [_shown(record) for record in self._log.after(int(after))]})
 
     def _enqueue(self, body: bytes) -> Reply:
         value = _parsed(body)
@@ -108,6 +109,12 @@ class Router:
 
     def _unique_name(self, number: int) -> bytes:
         return f"{self._unique}{number:07d}".encode()
+
+
+def _shown(record: RecordedRequest) -> dict[str, Any]:
+    fields = asdict(record)
+    del fields["raw"]  # the parsed body says the same
+    return fields
 
 
 def _parsed(body: bytes) -> Any:

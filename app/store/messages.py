@@ -1,10 +1,11 @@
 """Messages of sessions, read. They are written together with what they belong to: a session's import, a turn's commit."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Row, bindparam, cast, extract, select, true
+from sqlalchemy import BigInteger, bindparam, cast, extract, select, true
 
-from app.domain.ids import MessageId, SessionId, TenantId, TurnId
+from app.domain.ids import SessionId, TenantId
 from app.domain.messages import StoredMessage, decode_message
 from app.domain.sessions import Page
 from app.store.engine import Database
@@ -57,13 +58,15 @@ class MessageRepository:
         return Page(data=tuple(found[:limit]), next_cursor=str(found[limit - 1].seq) if more else None)
 
 
-def _stored(row: Row[Any], session_id: SessionId) -> StoredMessage:
+def _stored(row: Sequence[Any], session_id: SessionId) -> StoredMessage:
+    # Unpacked at once: reading the columns by name would cost more than everything else here.
+    message_id, seq, turn_id, body, archived, created_at_ms = row
     return StoredMessage(
-        id=MessageId(row.id),
+        id=message_id,
         session_id=session_id,
-        seq=row.seq,
-        turn_id=None if row.turn_id is None else TurnId(row.turn_id),
-        message=decode_message(row.body),
-        archived=row.archived,
-        created_at_ms=row.created_at_ms,
+        seq=seq,
+        turn_id=turn_id,
+        message=decode_message(body),
+        archived=archived,
+        created_at_ms=created_at_ms,
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, Row, and_, cast, delete, extract, func, select, text, update
+from sqlalchemy import BigInteger, ColumnElement, Row, and_, bindparam, cast, delete, extract, func, select, text, update
 
 from app.domain.errors import ConflictError, UnavailableError
 from app.domain.ids import SessionId, TenantId, TurnId
@@ -64,6 +64,8 @@ _COLUMNS = (
     _ms(sessions.c.updated_at).label("updated_at_ms"),
 )
 
+_GET = select(*_COLUMNS).where(sessions.c.id == bindparam("session_id"), sessions.c.tenant_id == bindparam("tenant_id"))
+
 
 class SessionRepository:
     """:class:`app.ports.SessionStore` on Postgres."""
@@ -103,7 +105,7 @@ class SessionRepository:
 
     async def get(self, tenant_id: TenantId, session_id: SessionId) -> Session | None:
         """One session, ``None`` when unknown to the tenant or deleted."""
-        rows = await self._database.fetch(select(*_COLUMNS).where(_is(tenant_id, session_id)))
+        rows = await self._database.fetch(_GET, {"session_id": session_id, "tenant_id": tenant_id})
         return _session(rows[0]) if rows else None
 
     async def page(self, tenant_id: TenantId, limit: int, before: str | None, user: str | None) -> Page[Session]:

@@ -72,6 +72,8 @@ providers = Table(
     Column("api_key_env", Text, comment="name of the environment variable that holds the credential"),
     Column("api_key_sealed", LargeBinary, comment="the credential, encrypted"),
     Column("headers_sealed", LargeBinary, comment="JSON of extra headers, encrypted: they may hold credentials"),
+    Column("rpm", Integer, comment="requests per minute; NULL is no limit"),
+    Column("tpm", Integer, comment="tokens per minute; NULL is no limit"),
     _created(),
     UniqueConstraint("tenant_id", "name"),
 )
@@ -91,6 +93,7 @@ routes = Table(
     Column("first_token_timeout_s", Double, nullable=False),
     Column("stale_timeout_s", Double, nullable=False),
     Column("max_attempts", SmallInteger, nullable=False),
+    Column("patience_s", Double, nullable=False, comment="longest wait for rpm and tpm"),
     Column("prices", LargeBinary, comment="JSON of Prices"),
     PrimaryKeyConstraint("tenant_id", "purpose", "position"),
 )

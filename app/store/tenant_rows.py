@@ -2,17 +2,18 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import Row, Select, and_, bindparam, select
 
 from app.domain.ids import KeyId, ProviderId
 from app.domain.model import ApiMode
-from app.domain.tenants import KeyInfo, Prices, Provider, Purpose, Route, RouteSpec, TenantSettings
+from app.domain.tenants import KeyInfo, Prices, Provider, ProviderSpec, Purpose, Route, RouteSpec, TenantSettings
 from app.store.tables import api_keys, providers, routes, tenants
 
 Rows = Sequence[Row[Any]]
+_Limited = TypeVar("_Limited", "StoredProvider", Provider, ProviderSpec)
 
 # A newer replica may have written chains and modes that this one does not know: it does without them.
 _PURPOSES = tuple(purpose.value for purpose in Purpose)
@@ -26,6 +27,7 @@ LIMIT_COLUMNS = (
     "first_token_timeout_s",
     "stale_timeout_s",
     "max_attempts",
+    "patience_s",
 )
 """Columns of a route that are fields of :class:`Route` and :class:`RouteSpec` of the same name."""
 
@@ -37,6 +39,8 @@ _PROVIDER_COLUMNS = (
     providers.c.api_key_env,
     providers.c.api_key_sealed,
     providers.c.headers_sealed,
+    providers.c.rpm,
+    providers.c.tpm,
 )
 _ROUTE_COLUMNS = (routes.c.purpose, routes.c.model, *(routes.c[name] for name in LIMIT_COLUMNS), routes.c.prices)
 _KNOWN_PROVIDERS = providers.c.api_mode.in_(_API_MODES)
@@ -93,6 +97,8 @@ class StoredProvider(msgspec.Struct, frozen=True, kw_only=True):
     api_key_env: str | None
     api_key_sealed: bytes | None
     headers_sealed: bytes | None
+    rpm: int | None = None
+    tpm: int | None = None
 
 
 def stored_provider(row: Row[Any]) -> StoredProvider:
@@ -105,7 +111,14 @@ def stored_provider(row: Row[Any]) -> StoredProvider:
         api_key_env=row.api_key_env,
         api_key_sealed=row.api_key_sealed,
         headers_sealed=row.headers_sealed,
+        rpm=row.rpm,
+        tpm=row.tpm,
     )
+
+
+def with_limits(provider: _Limited, source: StoredProvider | ProviderSpec) -> _Limited:
+    """``provider`` with ``rpm`` and ``tpm`` of ``source``: :class:`app.store.credentials.Credentials` knows only what is secret."""
+    return msgspec.structs.replace(provider, rpm=source.rpm, tpm=source.tpm)
 
 
 def route_spec(row: Row[Any]) -> RouteSpec:

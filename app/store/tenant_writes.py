@@ -17,7 +17,17 @@ from app.domain.tenants import ProviderSpec, Purpose, RouteSpec, TenantChange, T
 from app.ports import Clock
 from app.store.credentials import Credentials
 from app.store.tables import api_keys, providers, routes, tenants
-from app.store.tenant_rows import LIMIT_COLUMNS, PROVIDERS, ROUTES, TENANT, StoredProvider, chains_of, settings_of, stored_provider
+from app.store.tenant_rows import (
+    LIMIT_COLUMNS,
+    PROVIDERS,
+    ROUTES,
+    TENANT,
+    StoredProvider,
+    chains_of,
+    settings_of,
+    stored_provider,
+    with_limits,
+)
 
 KEY_PREFIX = "agw_"
 _KEY_BYTES = 32
@@ -109,7 +119,7 @@ class TenantWriter:
         }
 
     def _merged(self, name: str, current: _Current, change: TenantChange) -> TenantSpec:
-        kept = tuple(self._credentials.spec(stored) for stored in current.providers.values())
+        kept = tuple(with_limits(self._credentials.spec(stored), stored) for stored in current.providers.values())
         return TenantSpec(
             name=name,
             providers=kept if change.providers is None else change.providers,
@@ -118,12 +128,12 @@ class TenantWriter:
         )
 
     def _desired(self, specs: Sequence[ProviderSpec], current: _Current) -> dict[str, StoredProvider]:
-        return {
-            spec.name: self._credentials.store(
-                spec, current.providers.get(spec.name), ProviderId(self._new_id("prov")), f"/providers/{index}"
-            )
-            for index, spec in enumerate(specs)
-        }
+        desired = {}
+        for index, spec in enumerate(specs):
+            new_id = ProviderId(self._new_id("prov"))
+            stored = self._credentials.store(spec, current.providers.get(spec.name), new_id, f"/providers/{index}")
+            desired[spec.name] = with_limits(stored, spec)
+        return desired
 
     def _literal(self, configured: str, pointer: str) -> str:
         name = env_name(configured)

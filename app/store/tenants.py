@@ -33,6 +33,7 @@ from app.store.tenant_rows import (
     settings_of,
     stored_provider,
     unix_ms,
+    with_limits,
 )
 from app.store.tenant_writes import TenantWriter, new_key
 
@@ -169,7 +170,7 @@ class TenantRepository:
             name=row.name,
             disabled=row.disabled,
             created_at_ms=unix_ms(row.created_at),
-            providers=tuple(self._credentials.spec(provider) for provider in stored),
+            providers=tuple(with_limits(self._credentials.spec(provider), provider) for provider in stored),
             chains=chains_of(of_routes),
             settings=settings_of(row),
             keys=tuple(key_info(key) for key in of_keys),
@@ -185,7 +186,8 @@ class TenantRepository:
             if row.provider_id is None:
                 continue
             if row.provider_id not in called:
-                called[row.provider_id] = self._credentials.resolve(stored_provider(row), first.name)
+                stored = stored_provider(row)
+                called[row.provider_id] = with_limits(self._credentials.resolve(stored, first.name), stored)
             purpose = Purpose(row.purpose)
             chains[purpose] = (*chains.get(purpose, ()), route(row, called[row.provider_id]))
         return Tenant(id=TenantId(first.id), name=first.name, revision=first.revision, settings=settings_of(first), chains=chains)

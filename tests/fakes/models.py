@@ -1,30 +1,36 @@
 """Models that nobody calls: :class:`app.ports.ModelClients` as far as the choice of a route goes."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+
+from typing_extensions import override
 
 from app.domain.errors import InvalidRequestError, ModelUnavailableError
-from app.domain.model import FailureReason, ModelChunk, ModelRequest, RouteRef
+from app.domain.model import FailureReason, ModelChunk, ModelRequest, RouteRef, Usage
 from app.domain.tenants import Purpose, Tenant
+from app.ports import ModelClient, ModelClients
 
 
-class SilentModel:
+class SilentModel(ModelClient):
     """A route that never answers."""
 
     def __init__(self, route: RouteRef) -> None:
         self._route = route
 
     @property
+    @override
     def primary(self) -> RouteRef:
         return self._route
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[ModelChunk]]:
-        raise ModelUnavailableError(FailureReason.CONNECT_FAILED, "There is no provider.", ())
+    @override
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[ModelChunk], None]:
+        raise ModelUnavailableError(FailureReason.CONNECT_FAILED, "There is no provider.", (), usage=Usage(), cost_usd=None)
         yield ()
 
 
-class SilentModels:
+class SilentModels(ModelClients):
     """The chains of tenants, each route silent."""
 
+    @override
     def for_chat(self, tenant: Tenant, model: str | None) -> SilentModel:
         for route in tenant.chains.get(Purpose.CHAT, ()):
             if model in (None, route.model):

@@ -1,15 +1,16 @@
 """Sessions and their messages in memory: :class:`app.ports.SessionStore` and :class:`app.ports.MessageStore`."""
 
 import msgspec
+from typing_extensions import override
 
 from app.domain.errors import ConflictError, UnavailableError
 from app.domain.ids import MessageId, SessionId, TenantId, TurnId
 from app.domain.messages import Message, MessageKind, StoredMessage
 from app.domain.sessions import NewSession, Page, Session, SessionChange
-from app.ports import Clock
+from app.ports import Clock, MessageStore, SessionStore
 
 
-class InMemorySessions:
+class InMemorySessions(SessionStore):
     """Sessions; ``running`` holds the turn of a session that has one, ``away`` makes every call fail like a database that is gone."""
 
     def __init__(self, clock: Clock) -> None:
@@ -24,6 +25,7 @@ class InMemorySessions:
         """What was written for a session."""
         return self._sessions[session_id]
 
+    @override
     async def create(self, session: NewSession) -> tuple[Session, bool]:
         self._check()
         for known in self._sessions.values():
@@ -54,11 +56,13 @@ class InMemorySessions:
             )
         )
 
+    @override
     async def get(self, tenant_id: TenantId, session_id: SessionId) -> Session | None:
         self._check()
         session = self._sessions.get(session_id)
         return self._view(session) if session is not None and session.tenant_id == tenant_id else None
 
+    @override
     async def page(self, tenant_id: TenantId, limit: int, before: str | None, user: str | None) -> Page[Session]:
         self._check()
         found = [
@@ -68,6 +72,7 @@ class InMemorySessions:
         ]
         return Page(data=tuple(found[:limit]), next_cursor=found[limit - 1].id if len(found) > limit else None)
 
+    @override
     async def change(self, tenant_id: TenantId, session_id: SessionId, change: SessionChange) -> Session | None:
         if await self.get(tenant_id, session_id) is None:
             return None
@@ -75,6 +80,7 @@ class InMemorySessions:
         session = self._sessions[session_id] = msgspec.structs.replace(self._sessions[session_id], **given)
         return self._view(session)
 
+    @override
     async def delete(self, tenant_id: TenantId, session_id: SessionId) -> bool:
         if await self.get(tenant_id, session_id) is None:
             return False
@@ -104,15 +110,17 @@ class InMemorySessions:
         )
 
 
-class InMemoryMessages:
+class InMemoryMessages(MessageStore):
     """The messages of :class:`InMemorySessions`."""
 
     def __init__(self, sessions: InMemorySessions) -> None:
         self._sessions = sessions
 
+    @override
     async def working_set(self, session_id: SessionId) -> list[StoredMessage]:
         return [row for row in self._sessions.messages.get(session_id, []) if not row.archived]
 
+    @override
     async def page(self, tenant_id: TenantId, session_id: SessionId, limit: int, after_seq: int) -> Page[StoredMessage] | None:
         if await self._sessions.get(tenant_id, session_id) is None:
             return None

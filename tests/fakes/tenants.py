@@ -2,12 +2,15 @@
 
 import hashlib
 
+from typing_extensions import override
+
 from app.domain.ids import KeyId, ProviderId, TenantId
 from app.domain.model import ApiMode
 from app.domain.tenants import KeyInfo, Principal, Provider, Purpose, Route, Tenant, TenantChange, TenantInfo, TenantSettings, TenantSpec
+from app.ports import TenantStore
 
 
-class InMemoryTenants:
+class InMemoryTenants(TenantStore):
     """Tenants by the keys that they were made with."""
 
     def __init__(self) -> None:
@@ -28,32 +31,42 @@ class InMemoryTenants:
         self._by_hash[hashlib.sha256(api_key.encode()).digest()] = Principal(tenant=tenant, key_id=KeyId(f"key_{name}"))
         return tenant
 
+    @override
     async def authenticate(self, key_hash: bytes) -> Principal | None:
         return self._by_hash.get(key_hash)
 
+    @override
     async def tenant(self, tenant_id: TenantId) -> Tenant | None:
         return next((entry.tenant for entry in self._by_hash.values() if entry.tenant.id == tenant_id), None)
 
+    @override
     async def apply(self, spec: TenantSpec, *, generate_key: bool, create_only: bool = False) -> tuple[TenantInfo, str | None]:
         raise NotImplementedError
 
+    @override
     async def change(self, name: str, change: TenantChange) -> TenantInfo | None:
         raise NotImplementedError
 
+    @override
     async def infos(self) -> list[TenantInfo]:
         return []
 
+    @override
     async def info(self, name: str) -> TenantInfo | None:
         return None
 
+    @override
     async def set_disabled(self, name: str, disabled: bool) -> bool:
         return False
 
+    @override
     async def add_key(self, tenant_name: str, name: str) -> tuple[KeyInfo, str] | None:
         return None
 
+    @override
     async def rotate_key(self, key_id: KeyId) -> tuple[KeyInfo, str] | None:
         return None
 
+    @override
     async def disable_key(self, key_id: KeyId) -> bool:
         return False

@@ -2,20 +2,25 @@
 
 from collections.abc import Iterable
 
+from typing_extensions import override
+
 from app.domain.errors import InvalidRequestError
 from app.domain.messages import ToolCall, ToolSpec
 from app.domain.tools import ToolContext, ToolOutcome
+from app.ports import Toolbox
 
 
-class InMemoryToolbox:
+class InMemoryToolbox(Toolbox):
     """Toolsets of tools that answer with their own name."""
 
     def __init__(self, toolsets: dict[str, tuple[str, ...]]) -> None:
         self._toolsets = toolsets
 
+    @override
     def toolset_names(self) -> tuple[str, ...]:
         return tuple(sorted(self._toolsets))
 
+    @override
     def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
         names: set[str] = set()
         for toolset in toolsets:
@@ -24,5 +29,6 @@ class InMemoryToolbox:
             names.update(self._toolsets[toolset])
         return tuple(ToolSpec(name=name, description=f"Does {name}.", parameters={"type": "object"}) for name in sorted(names))
 
+    @override
     async def call(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         return ToolOutcome(output=call.name)

@@ -40,14 +40,16 @@ _PART_TYPES = frozenset({"text", "image_url", "input_audio", "file"})
 class TurnCreate(RequestBody):
     """A user message and how its turn is run."""
 
-    input: Annotated[str, Field(min_length=1, max_length=MAX_INPUT_CHARACTERS)] | Annotated[
-        list[dict[str, Any]], Field(min_length=1, max_length=MAX_PARTS)
-    ] = Field(description="Text, or OpenAI content parts.")
+    input: (
+        Annotated[str, Field(min_length=1, max_length=MAX_INPUT_CHARACTERS)]
+        | Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_PARTS)]
+    ) = Field(description="Text, or OpenAI content parts.")
     on_busy: Annotated[OnBusy, Field(strict=False)] = Field(
         OnBusy.REJECT, description="When the session already has a turn: answer 409, wait in line, or interrupt it."
     )
     on_disconnect: Annotated[OnDisconnect, Field(strict=False)] = Field(
-        OnDisconnect.CONTINUE, description="When this request's connection goes away: go on, or interrupt the turn unless somebody else reads it."
+        OnDisconnect.CONTINUE,
+        description="When this request's connection goes away: go on, or interrupt the turn unless somebody else reads it.",
     )
     background: bool = Field(False, description="Answer 202 at once; read the turn later.")
     max_iterations: Annotated[int, Field(ge=1, le=1_000)] | None = Field(None, description="Default and upper bound: the tenant's setting.")
@@ -103,9 +105,8 @@ LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", description="T
 
 _outcome = msgspec.json.Decoder(_Outcome)
 _encode = msgspec.json.Encoder().encode
-_START_RESPONSES = EVENT_STREAM_RESPONSES | {
-    202: {"description": "`background`: the turn runs.", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/TurnBody"}}}}
-}
+_START_RESPONSES = EVENT_STREAM_RESPONSES | json_answer(TurnBody, "`background`: the turn as it stands.", status=202)
+_INTERRUPT_RESPONSES = json_answer(TurnBody, "It has ended.") | json_answer(TurnBody, "It is stopping.", status=202)
 
 
 @router.post(
@@ -140,7 +141,12 @@ async def create_turn(request: Request, caller: Caller, session_id: str, *, idem
     return event_stream(frames, heartbeat_s=services.heartbeat_s, headers=headers, left=left)
 
 
-@router.get("/sessions/{session_id}/turns", summary="List a session's turns", response_class=Response, responses=json_answer(TurnPage, "Newest first."))
+@router.get(
+    "/sessions/{session_id}/turns",
+    summary="List a session's turns",
+    response_class=Response,
+    responses=json_answer(TurnPage, "Newest first."),
+)
 async def list_turns(
     request: Request, caller: Caller, session_id: str, *, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, after: After = None
 ) -> Response:
@@ -174,8 +180,8 @@ async def follow_turn(
     return event_stream(frames, heartbeat_s=services.heartbeat_s, headers={"Content-Location": f"/turns/{turn}"})
 
 
-@router.delete("/turns/{turn_id}", summary="Interrupt a turn", response_class=Response, responses=json_answer(TurnBody, "It has ended; 202: it is stopping."))
-@router.post("/turns/{turn_id}/cancel", summary="Interrupt a turn", response_class=Response, responses=json_answer(TurnBody, "It has ended; 202: it is stopping."))
+@router.delete("/turns/{turn_id}", summary="Interrupt a turn", response_class=Response, responses=_INTERRUPT_RESPONSES)
+@router.post("/turns/{turn_id}/cancel", summary="Interrupt a turn", response_class=Response, responses=_INTERRUPT_RESPONSES)
 async def interrupt_turn(request: Request, caller: Caller, turn_id: str) -> Response:
     """Stop a turn. Idempotent; the record stays."""
     view = await services_of(request).turns.interrupt(caller.tenant.id, turn_id_of(turn_id))

@@ -37,7 +37,7 @@ TABLE = [
     ("error", "status", "code", "retryable", "headers"), TABLE, ids=[f"{type(row[0]).__name__}-{row[2]}" for row in TABLE]
 )
 def test_each_error_has_its_status_code_and_headers(
-    error: GatewayError, status: int, code: str, retryable: bool, headers: dict[str, str]
+    *, error: GatewayError, status: int, code: str, retryable: bool, headers: dict[str, str]
 ) -> None:
     problem, given = gateway_problem(error)
 

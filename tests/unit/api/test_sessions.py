@@ -92,7 +92,8 @@ async def test_a_bad_body_is_422_with_the_place_and_without_the_input(
 
 
 async def test_nul_and_half_characters_are_replaced(client: httpx.AsyncClient) -> None:
-    raw = b'{"system_prompt": "a\\u0000b \\ud83e", "metadata": {"k\\u0000": "\\ud83e\\udd80"}, "messages": [{"role": "user", "content": "x\\u0000"}]}'
+    body = b'{"system_prompt": "a\\u0000b \\ud83e", "metadata": {"k\\u0000": "\\ud83e\\udd80"}, "messages": [MESSAGE]}'
+    raw = body.replace(b"MESSAGE", b'{"role": "user", "content": "x\\u0000"}')
 
     response = await client.post("/sessions", content=raw)
 

@@ -91,6 +91,10 @@ def test_json_has_the_same_structure() -> None:
         pytest.param(provider('api_key = "env:GATEWAY_SECRET_KEY"'), "/tenants/0/providers/0/api_key", id="the gateway's own secret"),
         pytest.param(provider('api_key = "two words"'), "/tenants/0/providers/0/api_key", id="illegal credential"),
         pytest.param(provider('api_mode = "telepathy"'), "/tenants/0/providers/0/api_mode", id="unknown API mode"),
+        pytest.param(provider("rpm = 0"), "/tenants/0/providers/0/rpm", id="no request a minute"),
+        pytest.param(provider("rpm = 1.5"), "/tenants/0/providers/0/rpm", id="half a request"),
+        pytest.param(provider("tpm = -1"), "/tenants/0/providers/0/tpm", id="negative tokens a minute"),
+        pytest.param(provider("tpm = 1_000_000_001"), "/tenants/0/providers/0/tpm", id="absurd tokens a minute"),
         pytest.param(provider('headers = { "X Y" = "1" }'), "/tenants/0/providers/0/headers", id="illegal header name"),
         pytest.param(provider('headers = { "X-Y" = "1\\r\\nHost: h" }'), "/tenants/0/providers/0/headers/X-Y", id="header injection"),
         pytest.param(provider('headers = { "Content-Length" = "1" }'), "/tenants/0/providers/0/headers/Content-Length", id="transport's"),
@@ -109,12 +113,25 @@ def test_json_has_the_same_structure() -> None:
         pytest.param(route("output_tokens = 64_000"), "/tenants/0/chains/chat/0/max_output_tokens", id="maximum below the output"),
         pytest.param(route("stale_timeout_s = nan"), "/tenants/0/chains/chat/0/stale_timeout_s", id="not a number of seconds"),
         pytest.param(route("connect_timeout_s = inf"), "/tenants/0/chains/chat/0/connect_timeout_s", id="endless"),
+        pytest.param(route("patience_s = 0"), "/tenants/0/chains/chat/0/patience_s", id="no patience"),
+        pytest.param(route("patience_s = inf"), "/tenants/0/chains/chat/0/patience_s", id="endless patience"),
+        pytest.param(
+            route("max_attempts = 0").replace("chains.chat", "chains.vision"),
+            "/tenants/0/chains/vision/0/max_attempts",
+            id="auxiliary chain",
+        ),
         pytest.param(route("max_attempts = 0"), "/tenants/0/chains/chat/0/max_attempts", id="no attempt"),
         pytest.param(
             route("prices = { input = -1, cached_input = 0, output = 0 }"), "/tenants/0/chains/chat/0/prices/input", id="negative price"
         ),
         pytest.param(route("model = ''").replace('model = "m"\n', ""), "/tenants/0/chains/chat/0/model", id="no model"),
         pytest.param(tenant("settings = { max_iterations = 0 }"), "/tenants/0/settings/max_iterations", id="no iteration"),
+        pytest.param(tenant("settings = { preflight_threshold = 0.0 }"), "/tenants/0/settings/preflight_threshold", id="threshold of 0"),
+        pytest.param(tenant("settings = { preflight_threshold = nan }"), "/tenants/0/settings/preflight_threshold", id="no threshold"),
+        pytest.param(tenant("settings = { gateway_threshold = 1.01 }"), "/tenants/0/settings/gateway_threshold", id="above the window"),
+        pytest.param(
+            tenant("settings = { preflight_threshold = 0.9 }"), "/tenants/0/settings/preflight_threshold", id="thresholds out of order"
+        ),
         pytest.param(tenant("settings = { speed = 9 }"), "/tenants/0/settings/speed", id="unknown setting"),
     ],
 )
@@ -124,6 +141,20 @@ def test_a_mistake_is_named_with_its_place(text: str, pointer: str) -> None:
 
     assert raised.value.pointer == pointer
     assert raised.value.detail.endswith(".")
+
+
+@pytest.mark.parametrize("api_mode", ["responses", "anthropic_messages", "telepathy"])
+def test_another_api_mode_is_refused_with_what_this_version_speaks(api_mode: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"^This version speaks chat_completions only\.$") as raised:
+        parse_bootstrap(provider(f'api_mode = "{api_mode}"'))
+
+    assert raised.value.pointer == "/tenants/0/providers/0/api_mode"
+
+
+def test_thresholds_may_be_equal_and_fill_the_window() -> None:
+    (spec,) = parse_bootstrap(tenant("settings = { preflight_threshold = 1, gateway_threshold = 1.0 }"))
+
+    assert (spec.settings.preflight_threshold, spec.settings.gateway_threshold) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import uvloop
 
 from app.simulator import RawEnd, RawPiece, RawScript, RequestEnd, ScriptError, Simulator, raw_script, run_simulator
 from tests.unit.simulator.client import ChatClient
@@ -325,6 +326,24 @@ async def test_tls(session: aiohttp.ClientSession, certificate: Path) -> None:
 async def read_body(session: aiohttp.ClientSession, url: str, body: object, trusted: ssl.SSLContext) -> bytes:
     async with session.post(url, json=body, ssl=trusted) as response:
         return await response.read()
+
+
+async def ask_each(said: list[str]) -> list[str | None]:
+    """Ask a simulator of its own; returns how each request ended."""
+    simulator = Simulator()
+    await simulator.start()
+    async with aiohttp.ClientSession() as session:
+        for text in said:
+            await ChatClient(session, simulator.base_url).ask(text, within_s=0.5)
+            await simulator.wait_for_end(simulator.requests[-1], 1)
+    await simulator.stop()
+    return [record.ending for record in simulator.requests]
+
+
+def test_other_event_loop() -> None:
+    said = ["hello", "[[sim tokens=9 pace_ms=2 first_ms=5]]", "[[sim reset_after=1]]", "[[sim hangup]]", "[[sim silent]]"]
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(ask_each(said)) == ["completed", "completed", "fault", "fault", "client_closed"]
 
 
 async def test_two_hundred_paced_streams_at_once(simulator: Simulator, client: ChatClient) -> None:

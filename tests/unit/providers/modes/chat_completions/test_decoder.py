@@ -55,9 +55,13 @@ def size(request: pytest.FixtureRequest) -> int:
 
 TEXTS = [
     pytest.param(chunk({"content": "He"}) + chunk({"content": "y"}) + END + DONE, "Hey", "", id="usual"),
-    pytest.param(chunk(None) + chunk({"content": None}) + chunk({"content": "Hey"}) + chunk(None) + END + DONE, "Hey", "", id="empty-choices"),
+    pytest.param(
+        chunk(None) + chunk({"content": None}) + chunk({"content": "Hey"}) + chunk(None) + END + DONE, "Hey", "", id="empty-choices"
+    ),
     pytest.param(event({"id": "c"}) + event({}) + chunk({"content": "Hey"}) + END, "Hey", "", id="objects-without-choices-no-done"),
-    pytest.param(event({"choices": [{"delta": {"content": "Hey"}}]}) + event({"choices": [{"finish_reason": "stop"}]}), "Hey", "", id="sparse"),
+    pytest.param(
+        event({"choices": [{"delta": {"content": "Hey"}}]}) + event({"choices": [{"finish_reason": "stop"}]}), "Hey", "", id="sparse"
+    ),
     pytest.param(chunk({"content": "Hey"}, "eos") + DONE, "Hey", "", id="unknown-finish-label"),
     pytest.param(chunk({"reasoning_content": "why"}) + chunk({"content": "Hey"}) + END, "Hey", "why", id="reasoning-content"),
     pytest.param(
@@ -67,19 +71,24 @@ TEXTS = [
         id="reasoning-under-three-names",
     ),
     pytest.param(
-        chunk({"reasoning_details": [{"type": "reasoning.text", "text": "wh"}, {"summary": "y"}, {"data": "x"}]}) + chunk({"content": "Hey"}, "stop"),
+        chunk({"reasoning_details": [{"type": "reasoning.text", "text": "wh"}, {"summary": "y"}, {"data": "x"}]})
+        + chunk({"content": "Hey"}, "stop"),
         "Hey",
         "why",
         id="reasoning-details",
     ),
-    pytest.param(chunk({"content": "<th"}) + chunk({"content": "ink>why</thi"}) + chunk({"content": "nk>\nHey"}) + END, "Hey", "why", id="think-tag"),
+    pytest.param(
+        chunk({"content": "<th"}) + chunk({"content": "ink>why</thi"}) + chunk({"content": "nk>\nHey"}) + END, "Hey", "why", id="think-tag"
+    ),
     pytest.param(
         chunk({"content": [{"type": "thinking", "thinking": [{"text": "why"}]}, {"type": "text", "text": "Hey"}]}) + END,
         "Hey",
         "why",
         id="content-parts",
     ),
-    pytest.param(b'data: {"choices":[{"delta":{"content":"a\\u0000b\\ud83e"}}]}\n\n' + END, "a\ufffdb\ufffd", "", id="nul-and-lone-surrogate"),
+    pytest.param(
+        b'data: {"choices":[{"delta":{"content":"a\\u0000b\\ud83e"}}]}\n\n' + END, "a\ufffdb\ufffd", "", id="nul-and-lone-surrogate"
+    ),
     pytest.param(
         b'data: {"choices":[{"delta":{"content":"\\ud83e"}}]}\n\ndata: {"choices":[{"delta":{"content":"\\udd8a!"}}]}\n\n' + END,
         "🦊!",
@@ -87,11 +96,18 @@ TEXTS = [
         id="surrogate-pair-over-two-chunks",
     ),
     pytest.param(b'data: {"choices":[{"delta":{"content":"a\xffb"}}]}\n\n' + END, "a\ufffdb", "", id="not-utf-8"),
-    pytest.param((chunk({"content": "北京🦊"}) + END).replace(b"\n", b"\r\n").replace(b"data: ", b"data:"), "北京🦊", "", id="crlf-without-space"),
     pytest.param(
-        event({"choices": [{"index": 1, "delta": {"content": "other"}}]}) + chunk({"content": "Hey"}) + END, "Hey", "", id="other-alternatives"
+        (chunk({"content": "北京🦊"}) + END).replace(b"\n", b"\r\n").replace(b"data: ", b"data:"), "北京🦊", "", id="crlf-without-space"
     ),
-    pytest.param(event({"choices": [{"message": {"role": "assistant", "content": "Hey"}, "finish_reason": "stop"}]}), "Hey", "", id="message"),
+    pytest.param(
+        event({"choices": [{"index": 1, "delta": {"content": "other"}}]}) + chunk({"content": "Hey"}) + END,
+        "Hey",
+        "",
+        id="other-alternatives",
+    ),
+    pytest.param(
+        event({"choices": [{"message": {"role": "assistant", "content": "Hey"}, "finish_reason": "stop"}]}), "Hey", "", id="message"
+    ),
 ]
 
 
@@ -109,12 +125,18 @@ LOOKUP_A = ToolCall("call_a", "lookup", '{"q":"a"}')
 LOOKUP_B = ToolCall("call_b", "lookup", '{"q":"b"}')
 CALLS = [
     pytest.param(
-        chunk(call("lookup", "", index=0, id="call_a")) + chunk(call(None, '{"q":', index=0)) + chunk(call(None, '"a"}', index=0)) + CALLS_END,
+        chunk(call("lookup", "", index=0, id="call_a"))
+        + chunk(call(None, '{"q":', index=0))
+        + chunk(call(None, '"a"}', index=0))
+        + CALLS_END,
         [LOOKUP_A],
         id="fragments",
     ),
     pytest.param(
-        chunk(call("lookup", '{"q":"a"}', index=0, id="call_a")) + chunk(call("lookup", '{"q":"b"}', index=0, id="call_b")) + CALLS_END + DONE,
+        chunk(call("lookup", '{"q":"a"}', index=0, id="call_a"))
+        + chunk(call("lookup", '{"q":"b"}', index=0, id="call_b"))
+        + CALLS_END
+        + DONE,
         [LOOKUP_A, LOOKUP_B],
         id="one-index-two-ids",
     ),
@@ -133,12 +155,17 @@ CALLS = [
         id="id-and-name-repeated",
     ),
     pytest.param(
-        chunk(call("lookup", '{"q":', id="call_a")) + chunk(call(None, '"a"}')) + chunk(call("lookup", '{"q":"b"}', id="call_b")) + CALLS_END,
+        chunk(call("lookup", '{"q":', id="call_a"))
+        + chunk(call(None, '"a"}'))
+        + chunk(call("lookup", '{"q":"b"}', id="call_b"))
+        + CALLS_END,
         [LOOKUP_A, LOOKUP_B],
         id="no-index",
     ),
     pytest.param(chunk(call("lookup", {"q": "a"}, id="call_a")) + CALLS_END, [LOOKUP_A], id="arguments-as-object"),
-    pytest.param(chunk(call("lookup", json.dumps('{"q":"a"}'), index=0, id="call_a")) + CALLS_END, [LOOKUP_A], id="arguments-encoded-twice"),
+    pytest.param(
+        chunk(call("lookup", json.dumps('{"q":"a"}'), index=0, id="call_a")) + CALLS_END, [LOOKUP_A], id="arguments-encoded-twice"
+    ),
     pytest.param(chunk(call("lookup", '{"q":"a"}', index=0, id="call_a")) + END, [LOOKUP_A], id="finish-stop-with-calls"),
     pytest.param(chunk(call("now", "", index=0, id="call_n")) + CALLS_END, [ToolCall("call_n", "now", "{}")], id="empty-arguments"),
     pytest.param(chunk(call("now", None, index=0, id="call_n")) + CALLS_END, [ToolCall("call_n", "now", "{}")], id="no-arguments"),
@@ -147,7 +174,9 @@ CALLS = [
         [ToolCall("c\ufffd", 'see" path="x', '{"q":"\ufffd\ufffd"}')],
         id="illegal-characters",
     ),
-    pytest.param(chunk(call("f", '{"q":"\\u00e9"}', index=0, id="c")) + CALLS_END, [ToolCall("c", "f", '{"q":"\\u00e9"}')], id="escapes-kept"),
+    pytest.param(
+        chunk(call("f", '{"q":"\\u00e9"}', index=0, id="c")) + CALLS_END, [ToolCall("c", "f", '{"q":"\\u00e9"}')], id="escapes-kept"
+    ),
 ]
 
 
@@ -177,7 +206,9 @@ def test_missing_and_repeated_ids_are_replaced_the_same_way_each_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", ['{"q": "a', '{"a":1}{"a":2}', '["a"]', "3", "not json", "[" * 100_000], ids=["cut", "two", "list", "number", "words", "deep"]
+    "arguments",
+    ['{"q": "a', '{"a":1}{"a":2}', '["a"]', "3", "not json", "[" * 100_000],
+    ids=["cut", "two", "list", "number", "words", "deep"],
 )
 def test_unreadable_arguments_become_empty_with_a_reason(arguments: str) -> None:
     reply = run(chunk(call("f", arguments, index=0, id="c")) + CALLS_END + DONE, 4096)[0].finish()
@@ -225,13 +256,17 @@ COUNTED = Usage(input_tokens=11, output_tokens=7, cached_input_tokens=4, reasoni
     [
         pytest.param(chunk({"content": "a"}) + END + chunk(None, usage=USAGE) + DONE, COUNTED, id="behind-the-finish"),
         pytest.param(chunk({"content": "a"}, "stop", usage=USAGE) + DONE, COUNTED, id="with-the-finish"),
-        pytest.param(chunk(None, usage={"prompt_tokens": 1}) + chunk({"content": "a"}, usage=USAGE) + END, COUNTED, id="the-last-one-counts"),
+        pytest.param(
+            chunk(None, usage={"prompt_tokens": 1}) + chunk({"content": "a"}, usage=USAGE) + END, COUNTED, id="the-last-one-counts"
+        ),
         pytest.param(chunk({"content": "a"}) + event({"usage": USAGE}) + END, COUNTED, id="without-choices"),
         pytest.param(
             event({"choices": [{"delta": {"content": "a"}, "finish_reason": "stop", "usage": USAGE}]}), COUNTED, id="within-the-choice"
         ),
         pytest.param(
-            chunk({"content": "a"}) + event({"usage": {"prompt_tokens": 11.0, "completion_tokens": "7", "prompt_cache_hit_tokens": 4}}) + END,
+            chunk({"content": "a"})
+            + event({"usage": {"prompt_tokens": 11.0, "completion_tokens": "7", "prompt_cache_hit_tokens": 4}})
+            + END,
             Usage(input_tokens=11, output_tokens=7, cached_input_tokens=4),
             id="odd-numbers",
         ),
@@ -254,7 +289,9 @@ def test_usage(stream: bytes, usage: Usage, size: int) -> None:
         pytest.param(chunk({"content": "a"}) + b"data: 5\n\n" + END, FailureReason.INVALID_RESPONSE, id="not-an-object"),
         pytest.param(chunk({"content": " \n"}) + END + DONE, FailureReason.INVALID_RESPONSE, id="blank-text"),
         pytest.param(chunk({"content": ""}) + CALLS_END + DONE, FailureReason.INVALID_RESPONSE, id="announced-calls-missing"),
-        pytest.param(chunk({"content": "Looking."}) + CALLS_END + DONE, FailureReason.INVALID_RESPONSE, id="announced-calls-missing-with-text"),
+        pytest.param(
+            chunk({"content": "Looking."}) + CALLS_END + DONE, FailureReason.INVALID_RESPONSE, id="announced-calls-missing-with-text"
+        ),
         pytest.param(chunk({"reasoning": "hm"}) + END + DONE, FailureReason.INVALID_RESPONSE, id="reasoning-only"),
         pytest.param(chunk({"content": "a"}, "error") + DONE, FailureReason.SERVER_ERROR, id="finish-error"),
         pytest.param(chunk({"content": "a"}, "abort") + DONE, FailureReason.INCOMPLETE_STREAM, id="finish-abort"),
@@ -270,8 +307,12 @@ def test_replies_that_are_none(stream: bytes, reason: FailureReason, size: int) 
     [
         pytest.param(chunk({"content": "Par"}) + chunk(None, error={"code": 502}) + DONE, {"code": 502}, id="object-behind-text"),
         pytest.param(event({"error": "quota gone"}) + DONE, "quota gone", id="string"),
-        pytest.param(event({"object": "error", "message": "bad", "code": 40001}), {"object": "error", "message": "bad", "code": 40001}, id="bare"),
-        pytest.param(event({"choices": [{"delta": {}, "error": {"code": 429}, "finish_reason": "error"}]}), {"code": 429}, id="in-the-choice"),
+        pytest.param(
+            event({"object": "error", "message": "bad", "code": 40001}), {"object": "error", "message": "bad", "code": 40001}, id="bare"
+        ),
+        pytest.param(
+            event({"choices": [{"delta": {}, "error": {"code": 429}, "finish_reason": "error"}]}), {"code": 429}, id="in-the-choice"
+        ),
     ],
 )
 def test_errors_inside_a_stream(stream: bytes, error: object, size: int) -> None:

@@ -1,4 +1,5 @@
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -52,7 +53,12 @@ def test_a_whole_body() -> None:
 
 @pytest.mark.parametrize(
     ("model", "limit"),
-    [("gpt-4o", "max_tokens"), ("o4-mini", "max_completion_tokens"), ("openai/gpt-5.1", "max_completion_tokens"), ("qwen-o1", "max_tokens")],
+    [
+        ("gpt-4o", "max_tokens"),
+        ("o4-mini", "max_completion_tokens"),
+        ("openai/gpt-5.1", "max_completion_tokens"),
+        ("qwen-o1", "max_tokens"),
+    ],
 )
 def test_the_output_limit_has_the_name_that_the_model_takes(model: str, limit: str) -> None:
     body = json.loads(encode(user("x"), route=Route(provider=PROVIDER, model=model, output_tokens=7)))
@@ -130,6 +136,6 @@ messages = st.one_of(
 @given(history=st.lists(messages, max_size=8))
 def test_each_request_is_a_prefix_of_the_next(history: list[Message]) -> None:
     bodies = [encode(*history[:size], tools=TOOLS, system="s") for size in range(len(history) + 1)]
-    for body, following in zip(bodies, bodies[1:], strict=False):
+    for body, following in pairwise(bodies):
         assert following.startswith(body.removesuffix(b"]}"))
         json.loads(following)

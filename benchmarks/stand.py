@@ -1,0 +1,167 @@
+"""The test stand: Postgres, provider and gateway of a run, and the sessions that turns are posted to."""
+
+import asyncio
+import secrets
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.store.embedded import start_embedded
+from app.store.migrate import upgrade
+from benchmarks.certificates import write_certificate
+from benchmarks.processes import Child, ChildFailedError, Cores
+from benchmarks.scenarios import Scenario
+
+PLAIN_KEY = "agw_benchmark0plain"
+TLS_KEY = "agw_benchmark0secured"
+_START_S = 60.0
+_MAKERS = 16
+"""Sessions made at the same time."""
+
+_TENANT = """
+[[tenants]]
+name = "{name}"
+api_keys = ["{key}"]
+  [[tenants.providers]]
+  name = "simulator"
+  api_mode = "chat_completions"
+  base_url = "{base_url}"
+  api_key = "sk-benchmark"
+  [[tenants.chains.chat]]
+  provider = "simulator"
+  model = "sim"
+  max_attempts = 1
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """What stays for the whole run."""
+
+    cores: Cores
+    folder: Path
+    database_url: str
+    postgres_pid: int
+    provider: Child
+    base_url: str
+    """Of the provider, plain."""
+    tls_base_url: str
+
+    @property
+    def provider_port(self) -> int:
+        """Where the plain provider listens."""
+        return httpx.URL(self.base_url).port or 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """A gateway process, ready."""
+
+    child: Child
+    port: int
+    key: str
+    """Of the tenant whose provider the scenario wants."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a caller sends."""
+        return {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
+
+    async def make_sessions(self, count: int, history: int) -> list[str]:
+        """Make sessions with `history` imported messages each; returns their ids."""
+        body = {"messages": _history(history)} if history else {}
+        made: list[str] = []
+
+        async def make(client: httpx.AsyncClient) -> None:
+            while len(made) < count:
+                made.append("")
+                place = len(made) - 1
+                made[place] = (await client.post("/sessions", json=body)).raise_for_status().json()["id"]
+
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", headers=self.headers, timeout=60) as client:
+            await asyncio.gather(*(make(client) for _ in range(_MAKERS)))
+        return made
+
+
+@asynccontextmanager
+async def open_stand(cores: Cores) -> AsyncIterator[Stand]:
+    """Start what stays, and end it."""
+    with tempfile.TemporaryDirectory(prefix="agw-bench-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # the account that Postgres runs as passes through
+        with start_embedded(folder / "postgres", durable=True) as postgres:
+            assert postgres.process is not None
+            await upgrade(postgres.url)
+            certificate = folder / "provider.pem"
+            write_certificate(certificate)
+            provider = await Child.start("benchmarks.provider", str(certificate), log_dir=folder)
+            try:
+                base_url, tls_base_url = [(await provider.hear(_START_S)).decode().strip() for _ in range(2)]
+                tenants = (("plain", PLAIN_KEY, base_url), ("secured", TLS_KEY, tls_base_url))
+                text = "".join(_TENANT.format(name=tenant, key=key, base_url=url) for tenant, key, url in tenants)
+                (folder / "bootstrap.toml").write_text(text)
+                yield Stand(
+                    cores=cores,
+                    folder=folder,
+                    database_url=postgres.url,
+                    postgres_pid=postgres.process.pid,
+                    provider=provider,
+                    base_url=base_url,
+                    tls_base_url=tls_base_url,
+                )
+            finally:
+                await provider.stop()
+
+
+@asynccontextmanager
+async def open_gateway(stand: Stand, scenario: Scenario) -> AsyncIterator[Gateway]:
+    """Start a fresh gateway process, wait until it is ready, and end it."""
+    environment = {
+        "DATABASE_URL": stand.database_url,
+        "GATEWAY_SECRET_KEY": secrets.token_hex(32),
+        "GATEWAY_BOOTSTRAP_FILE": str(stand.folder / "bootstrap.toml"),
+        "SSL_CERT_FILE": str(stand.folder / "provider.pem"),
+    }
+    child = await Child.start("benchmarks.gateway", log_dir=stand.folder, environment=environment, cores=stand.cores.gateway)
+    try:
+        port = int(await child.hear(_START_S))
+        await _wait_until_ready(port)
+        yield Gateway(child=child, port=port, key=TLS_KEY if scenario.tls else PLAIN_KEY)
+    finally:
+        await child.stop()
+
+
+async def last_provider_request(stand: Stand) -> str:
+    """The body of the provider's newest plain request: what a direct call has to send to be the same."""
+    async with httpx.AsyncClient() as client:
+        answer = await client.get(stand.base_url.removesuffix("/v1") + "/_simulator/requests")
+        requests: list[dict[str, Any]] = answer.raise_for_status().json()["requests"]
+    return httpx.Request("POST", stand.base_url, json=requests[-1]["body"]).content.decode()
+
+
+async def _wait_until_ready(port: int) -> None:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        try:
+            async with asyncio.timeout(_START_S):
+                while not await _is_ready(client):
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise ChildFailedError("the gateway does not become ready") from None
+
+
+async def _is_ready(client: httpx.AsyncClient) -> bool:
+    try:
+        return (await client.get("/readyz")).is_success
+    except httpx.TransportError:
+        return False
+
+
+def _history(count: int) -> list[dict[str, str]]:
+    """A conversation of `count` messages, about 300 bytes each, that ends with an answer."""
+    roles = ("user", "assistant")
+    return [{"role": roles[index % 2], "content": f"{index}: " + "It is about as long as people write. " * 8} for index in range(count)]

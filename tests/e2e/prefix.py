@@ -1,0 +1,61 @@
+"""The prefix rule as a check: over (tools, system, messages) as sent, a session's request extends the one before on the same route.
+
+Give :func:`prefix_breaks` what the simulator recorded of one session, in order; tests assert that it returns nothing.
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import msgspec
+
+from app.simulator.log import RecordedRequest
+
+
+class _Body(msgspec.Struct):
+    """The parts that a provider caches, as raw bytes."""
+
+    messages: msgspec.Raw
+    tools: msgspec.Raw = msgspec.Raw(b"")
+    system: msgspec.Raw = msgspec.Raw(b"")
+    """Where an API mode keeps the system prompt apart; in chat completions it is the first message."""
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+
+
+def sent_prefix(raw: bytes) -> bytes:
+    """The bytes of (tools, system, messages) of a request body, without the bracket that closes the messages."""
+    body = _decode(raw)
+    messages = bytes(body.messages)
+    assert messages.startswith(b"[")
+    assert messages.endswith(b"]")
+    return b"\n".join((bytes(body.tools), bytes(body.system), messages[:-1]))
+
+
+def extends(longer: bytes, shorter: bytes) -> bool:
+    """Whether the request ``longer`` begins with all of ``shorter``, cut between two messages."""
+    before, after = sent_prefix(shorter), sent_prefix(longer)
+    return after == before or after.startswith(before + b",")
+
+
+def prefix_breaks(requests: Iterable[RecordedRequest]) -> list[str]:
+    """Every place where a request is no extension of the one before it on its route; empty when the rule holds.
+
+    A route is told by path, credential and model.
+    """
+    routes: dict[tuple[str, str, str], list[RecordedRequest]] = {}
+    for request in requests:
+        route = (request.path, request.headers.get("authorization", ""), request.body["model"])
+        routes.setdefault(route, []).append(request)
+    return [
+        f"request {later.number} on {route[2]} differs from request {earlier.number} at byte {_difference(earlier.raw, later.raw)}"
+        for route, sent in routes.items()
+        for earlier, later in pairwise(sent)
+        if not extends(later.raw, earlier.raw)
+    ]
+
+
+def _difference(earlier: bytes, later: bytes) -> str:
+    before, after = sent_prefix(earlier), sent_prefix(later)
+    place = next((at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), min(len(before), len(after)))
+    return f"{place}: {before[max(0, place - 60) : place + 60]!r} became {after[max(0, place - 60) : place + 60]!r}"
