@@ -7,7 +7,7 @@ import random
 import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -86,17 +86,16 @@ async def open_gateway(settings: Settings, database_url: str, clock: Clock | Non
     transport = ProviderTransport()
     pool = ToolPool(settings.tool_pool_size)
     wakeups = PostgresWakeups(database, direct_url, clock)
-    gateway, listening = _assemble(settings, replica, database, transport=transport, pool=pool, wakeups=wakeups, clock=clock)
+    gateway = _assemble(settings, replica, database, transport=transport, pool=pool, wakeups=wakeups, clock=clock)
+    hints = [asyncio.ensure_future(work) for work in (wakeups.run_sender(), wakeups.run_listener())]
     try:
-        await apply_bootstrap(gateway.tenants, settings)
         await gateway.server.start()
-        listening.extend(asyncio.ensure_future(work) for work in (wakeups.run_sender(), wakeups.run_listener()))
         yield gateway
     finally:
         await gateway.server.stop()
-        for task in listening:
+        for task in hints:
             task.cancel()
-        await asyncio.gather(*listening, return_exceptions=True)
+        await asyncio.gather(*hints, return_exceptions=True)
         await transport.close()
         pool.close()
         await database.close()
@@ -111,7 +110,7 @@ def _assemble(
     pool: ToolPool,
     wakeups: PostgresWakeups,
     clock: Clock,
-) -> tuple[Gateway, list[asyncio.Future[None]]]:
+) -> Gateway:
     sealer = Sealer(settings.secret_key.get_secret_value() if settings.secret_key else None)
     tenants = TenantRepository(database, clock, sealer, os.environ)
     turns = TurnRepository(database, settings.lease_ttl_s)
@@ -157,13 +156,7 @@ def _assemble(
         heartbeat_s=settings.heartbeat_s,
         version=service_version(),
     )
-    gateway = Gateway(app=create_api(services, lifespan=_no_lifespan), server=server, tenants=tenants, database=database, replica=replica)
-    return gateway, []
-
-
-@asynccontextmanager
-async def _no_lifespan(_app: FastAPI) -> AsyncIterator[None]:
-    yield  # open_gateway is the lifespan: it must outlast the HTTP server
+    return Gateway(app=create_api(services), server=server, tenants=tenants, database=database, replica=replica)
 
 
 async def apply_bootstrap(tenants: TenantRepository, settings: Settings) -> list[tuple[str, str]]:
@@ -187,13 +180,25 @@ async def apply_bootstrap(tenants: TenantRepository, settings: Settings) -> list
     return made
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeHooks:
+    """What the process around a server is told: ``serving`` when it takes connections, ``leaving`` at each signal to end.
+
+    ``leaving`` is called inside a signal handler: it must neither block nor take a lock.
+    """
+
+    serving: Callable[[], None]
+    leaving: Callable[[], None]
+
+
 class DrainingServer(uvicorn.Server):
     """Drains the turn server before it stops listening: until then new turns are answered 503 and streams end with an event."""
 
-    def __init__(self, config: uvicorn.Config, gateway: Gateway, grace_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, gateway: Gateway, grace_s: float, hooks: ServeHooks | None = None) -> None:
         super().__init__(config)
         self._gateway = gateway
         self._grace_s = grace_s
+        self._hooks = hooks
         self._drain: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -205,8 +210,16 @@ class DrainingServer(uvicorn.Server):
             await self._drain
 
     @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._hooks is not None:
+            self._hooks.serving()
+
+    @override
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, the second interrupts every turn at once."""
+        if self._hooks is not None:
+            self._hooks.leaving()
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._leave, signal.Signals(sig).name)
 
@@ -224,8 +237,8 @@ class DrainingServer(uvicorn.Server):
             self.should_exit = True
 
 
-async def serve(settings: Settings, database_url: str, sockets: list[socket.socket]) -> None:
-    """Serve on bound ``sockets`` until a signal; returns after the drain."""
+async def serve(settings: Settings, database_url: str, sockets: list[socket.socket], hooks: ServeHooks | None = None) -> None:
+    """Serve on bound ``sockets`` until a signal; returns after the drain. Raises what :func:`open_gateway` raises, and OSError."""
     async with open_gateway(settings, database_url) as gateway:
         config = uvicorn.Config(
             gateway.app,
@@ -240,4 +253,4 @@ async def serve(settings: Settings, database_url: str, sockets: list[socket.sock
             timeout_graceful_shutdown=int(max(1, EXIT_S)),
             backlog=4_096,
         )
-        await DrainingServer(config, gateway, settings.drain_grace_s).serve(sockets)
+        await DrainingServer(config, gateway, settings.drain_grace_s, hooks).serve(sockets)

@@ -85,6 +85,9 @@ class TurnStore(Protocol):
     async def open(self, turn: NewTurn) -> Opening:
         """Write a turn with its first events and, when it starts at once, its user message; one atomic statement."""
 
+    async def session_model(self, tenant_id: TenantId, session_id: SessionId) -> str | None:
+        """The model that a session asks for; ``None`` when it asks for none or is unknown to the tenant."""
+
     async def claim(self, owner: ReplicaId, limit: int) -> list[OpenTurn]:
         """Take up to ``limit`` queued turns whose session is free, oldest first, and write their user messages."""
 

@@ -23,21 +23,6 @@ _START_S = 60.0
 _MAKERS = 16
 """Sessions made at the same time."""
 
-_TENANT = """
-[[tenants]]
-name = "{name}"
-api_keys = ["{key}"]
-  [[tenants.providers]]
-  name = "simulator"
-  api_mode = "chat_completions"
-  base_url = "{base_url}"
-  api_key = "sk-benchmark"
-  [[tenants.chains.chat]]
-  provider = "simulator"
-  model = "sim"
-  max_attempts = 1
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stand:
@@ -46,6 +31,9 @@ class Stand:
     cores: Cores
     folder: Path
     database_url: str
+    secret_key: str
+    """Seals the provider's credential; all gateways of the run share it with the database."""
+    admin_key: str
     postgres_pid: int
     provider: Child
     base_url: str
@@ -102,13 +90,12 @@ async def open_stand(cores: Cores) -> AsyncIterator[Stand]:
             provider = await Child.start("benchmarks.provider", str(certificate), log_dir=folder)
             try:
                 base_url, tls_base_url = [(await provider.hear(_START_S)).decode().strip() for _ in range(2)]
-                tenants = (("plain", PLAIN_KEY, base_url), ("secured", TLS_KEY, tls_base_url))
-                text = "".join(_TENANT.format(name=tenant, key=key, base_url=url) for tenant, key, url in tenants)
-                (folder / "bootstrap.toml").write_text(text)
                 yield Stand(
                     cores=cores,
                     folder=folder,
                     database_url=postgres.url,
+                    secret_key=secrets.token_hex(32),
+                    admin_key=secrets.token_hex(32),
                     postgres_pid=postgres.process.pid,
                     provider=provider,
                     base_url=base_url,
@@ -123,14 +110,15 @@ async def open_gateway(stand: Stand, scenario: Scenario) -> AsyncIterator[Gatewa
     """Start a fresh gateway process, wait until it is ready, and end it."""
     environment = {
         "DATABASE_URL": stand.database_url,
-        "GATEWAY_SECRET_KEY": secrets.token_hex(32),
-        "GATEWAY_BOOTSTRAP_FILE": str(stand.folder / "bootstrap.toml"),
+        "GATEWAY_SECRET_KEY": stand.secret_key,
+        "GATEWAY_ADMIN_KEY": stand.admin_key,
         "SSL_CERT_FILE": str(stand.folder / "provider.pem"),
     }
     child = await Child.start("benchmarks.gateway", log_dir=stand.folder, environment=environment, cores=stand.cores.gateway)
     try:
         port = int(await child.hear(_START_S))
         await _wait_until_ready(port)
+        await _put_tenants(stand, port)
         yield Gateway(child=child, port=port, key=TLS_KEY if scenario.tls else PLAIN_KEY)
     finally:
         await child.stop()
@@ -142,6 +130,16 @@ async def last_provider_request(stand: Stand) -> str:
         answer = await client.get(stand.base_url.removesuffix("/v1") + "/_simulator/requests")
         requests: list[dict[str, Any]] = answer.raise_for_status().json()["requests"]
     return httpx.Request("POST", stand.base_url, json=requests[-1]["body"]).content.decode()
+
+
+async def _put_tenants(stand: Stand, port: int) -> None:
+    tenants = (("plain", PLAIN_KEY, stand.base_url), ("secured", TLS_KEY, stand.tls_base_url))
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {stand.admin_key}"}) as client:
+        for name, key, base_url in tenants:
+            provider = {"name": "simulator", "api_mode": "chat_completions", "base_url": base_url, "api_key": "sk-benchmark"}
+            route = {"provider": "simulator", "model": "sim", "max_attempts": 1}
+            tenant = {"name": name, "api_keys": [key], "providers": [provider], "chains": {"chat": [route]}}
+            (await client.put(f"/admin/tenants/{name}", json=tenant)).raise_for_status()
 
 
 async def _wait_until_ready(port: int) -> None:

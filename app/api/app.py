@@ -1,7 +1,6 @@
 """The FastAPI application of the gateway."""
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -17,13 +16,12 @@ _DESCRIPTION = """Runs LLM agents for many tenants: post a turn, read the agent'
 Errors are `application/problem+json` with a stable `code`. Listings are pages: pass `next_cursor` as `cursor` to get on."""
 
 
-def create_api(services: Services, *, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
+def create_api(services: Services) -> FastAPI:
     """The application over ``services``. Several of them may live in one process."""
     app = FastAPI(
         title="Agent gateway",
         version=services.version,
         description=_DESCRIPTION,
-        lifespan=lifespan,
         redirect_slashes=False,
         docs_url=DOCS_PATH,
         redoc_url=None,

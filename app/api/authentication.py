@@ -149,7 +149,9 @@ class _TenantKey(SecurityBase):
 
     async def __call__(self, request: Request) -> Principal:
         authenticator: Authenticator = request.app.state.services.authenticator
-        return await authenticator.authenticate(request.headers.get("authorization"), request.headers.get("x-api-key"))
+        caller = await authenticator.authenticate(request.headers.get("authorization"), request.headers.get("x-api-key"))
+        request.state.tenant_id = caller.tenant.id  # for the access log
+        return caller
 
 
 class _AdminKey(SecurityBase):

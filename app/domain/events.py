@@ -334,7 +334,7 @@ def turn_problem(turn_id: TurnId, failed: Failed) -> Problem:
     """The problem document of a failed turn: the same object in ``turn.failed`` and in a JSON answer."""
     status, title = _FAILURES[failed.reason]
     return Problem(
-        type=f"urn:agent-gateway:problem:{failed.reason.value}",
+        type=f"/problems/{failed.reason.value}",
         title=title,
         status=status,
         code=failed.reason.value,

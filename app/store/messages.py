@@ -8,14 +8,16 @@ from sqlalchemy import BigInteger, bindparam, cast, extract, select, true
 from app.domain.ids import SessionId, TenantId
 from app.domain.messages import StoredMessage, decode_message
 from app.domain.sessions import Page
-from app.store.engine import Database
+from app.store.engine import Database, Statement
 from app.store.tables import messages, sessions
 
 _CREATED_AT_MS = cast(extract("epoch", messages.c.created_at) * 1000, BigInteger).label("created_at_ms")
 _COLUMNS = (messages.c.id, messages.c.seq, messages.c.turn_id, messages.c.body, messages.c.archived, _CREATED_AT_MS)
 
 # On the path of every turn, some hundred rows: one range of the primary key, and only what is asked for.
-_WORKING_SET = select(*_COLUMNS).where(messages.c.session_id == bindparam("session_id"), ~messages.c.archived).order_by(messages.c.seq)
+_WORKING_SET = Statement(
+    select(*_COLUMNS).where(messages.c.session_id == bindparam("session_id"), ~messages.c.archived).order_by(messages.c.seq)
+)
 
 _ENTRIES = (
     select(*_COLUMNS)

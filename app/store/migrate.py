@@ -6,6 +6,7 @@ must be bypassed (``GATEWAY_DIRECT_DATABASE_URL``).
 
 import asyncio
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -47,12 +48,16 @@ async def check(url: str) -> bool:
     return True
 
 
+@cache
+def _head() -> str | None:
+    return ScriptDirectory.from_config(alembic_config()).get_current_head()
+
+
 async def is_current(database: Database) -> bool:
     """Whether the schema is the one this code was written for."""
-    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
     async with database.transaction() as connection:
         current = await connection.run_sync(lambda sync: MigrationContext.configure(sync).get_current_revision())
-    return current == head
+    return current == _head()
 
 
 async def autogenerate(url: str, message: str) -> None:

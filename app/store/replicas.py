@@ -3,14 +3,16 @@
 from sqlalchemy import text
 
 from app.domain.ids import ReplicaId
-from app.store.engine import Database
+from app.store.engine import Database, Statement
 
-_BEAT = text("""
+_BEAT = Statement(
+    text("""
 INSERT INTO replicas (id, expires_at) VALUES (:id, clock_timestamp() + make_interval(secs => :ttl_s))
 ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at
 """)
-_LEAVE = text("DELETE FROM replicas WHERE id = :id")
-_OTHERS = text("SELECT EXISTS (SELECT 1 FROM replicas WHERE id <> :id AND expires_at > clock_timestamp()) AS alive")
+)
+_LEAVE = Statement(text("DELETE FROM replicas WHERE id = :id"))
+_OTHERS = Statement(text("SELECT EXISTS (SELECT 1 FROM replicas WHERE id <> :id AND expires_at > clock_timestamp()) AS alive"))
 
 
 class ReplicaRepository:

@@ -5,9 +5,10 @@ Lock order, everywhere: session row, then turn row, then the slot's unique index
 deadlocking. Locked rows are re-read at their newest version (READ COMMITTED), so a wait never works on old values.
 """
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import text
 
 from app.domain.turns import SEQ_GAP
+from app.store.engine import Statement
 
 _TURN = """
     t.id, t.tenant_id, t.session_id, t.owner, t.generation, t.request, t.machine, t.last_seq, t.cancel_reason
@@ -21,13 +22,15 @@ _VIEW = """
 """
 
 
-def _sql(statement: str) -> TextClause:
-    return text(statement)
+def _sql(statement: str) -> Statement:
+    return Statement(text(statement))
 
 
-LOCK_SESSION = _sql("SELECT 1 FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id FOR NO KEY UPDATE")
+LOCK_SESSION = text("SELECT 1 FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id FOR NO KEY UPDATE")
 
-OPEN = _sql("""
+SESSION_MODEL = _sql("SELECT model FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id")
+
+_OPEN = text("""
 WITH s AS MATERIALIZED (
     SELECT id, next_seq, system_prompt, tools, model, keep_interrupted_text FROM sessions
     WHERE id = :session_id AND tenant_id = :tenant_id FOR NO KEY UPDATE
@@ -57,6 +60,9 @@ WITH s AS MATERIALIZED (
 SELECT s.id AS session_id, s.next_seq, s.system_prompt, s.tools, s.model, s.keep_interrupted_text, t.id AS turn_id
 FROM (SELECT 1) AS one LEFT JOIN s ON true LEFT JOIN t ON true
 """)
+OPEN = Statement(_OPEN)
+ENQUEUE = _OPEN
+"""The same for a transaction that holds the session's lock already."""
 
 WHY_NOT_OPENED = _sql("""
 SELECT r.id AS replayed_id, r.fingerprint,

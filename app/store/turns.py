@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Row
-from sqlalchemy.exc import IntegrityError
+from asyncpg import UniqueViolationError
 
 from app.domain.errors import LeaseLostError
 from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
@@ -68,13 +67,18 @@ class TurnRepository:
                 return opening
         return QueueFull() if turn.owner is None else NoSession()
 
-    async def _insert(self, params: dict[str, Any]) -> Row[Any]:
+    async def _insert(self, params: dict[str, Any]) -> Any:
         if params["owner"] is not None:
             return (await self._database.fetch(sql.OPEN, params))[0]
         async with self._database.transaction() as connection:
             # The count of queued turns must see those that were queued while this one waited for the session's row.
             await connection.execute(sql.LOCK_SESSION, {"session_id": params["session_id"], "tenant_id": params["tenant_id"]})
-            return (await connection.execute(sql.OPEN, params)).all()[0]
+            return (await connection.execute(sql.ENQUEUE, params)).all()[0]
+
+    async def session_model(self, tenant_id: TenantId, session_id: SessionId) -> str | None:
+        """The model that a session asks for; ``None`` when it asks for none or is unknown."""
+        rows = await self._database.fetch(sql.SESSION_MODEL, {"tenant_id": tenant_id, "session_id": session_id})
+        return rows[0].model if rows else None
 
     async def _refusal(self, turn: NewTurn) -> Opening | None:
         """Why the insert did nothing; ``None`` when the reason is already gone."""
@@ -103,7 +107,7 @@ class TurnRepository:
         """Take up to ``limit`` queued turns whose session is free, oldest first, and write their user messages."""
         try:
             rows = await self._database.fetch(sql.CLAIM, {"owner": owner, "limit": limit})
-        except IntegrityError:
+        except UniqueViolationError:
             return []  # another replica filled one of the slots in the same moment; the next look finds the rest
         return [_open_turn(row) for row in rows]
 
@@ -217,7 +221,7 @@ def _open_params(turn: NewTurn) -> dict[str, Any]:
     }
 
 
-def _opened(turn: NewTurn, row: Row[Any]) -> OpenTurn:
+def _opened(turn: NewTurn, row: Any) -> OpenTurn:
     return OpenTurn(
         fence=Fence(turn_id=turn.id, session_id=turn.session_id, owner=turn.owner, generation=1),
         tenant_id=turn.tenant_id,
@@ -234,7 +238,7 @@ def _opened(turn: NewTurn, row: Row[Any]) -> OpenTurn:
     )
 
 
-def _open_turn(row: Row[Any]) -> OpenTurn:
+def _open_turn(row: Any) -> OpenTurn:
     return OpenTurn(
         fence=_fence(row),
         tenant_id=TenantId(row.tenant_id),
@@ -251,12 +255,12 @@ def _open_turn(row: Row[Any]) -> OpenTurn:
     )
 
 
-def _fence(row: Row[Any]) -> Fence:
+def _fence(row: Any) -> Fence:
     owner = ReplicaId(row.owner) if row.owner else None
     return Fence(turn_id=TurnId(row.id), session_id=SessionId(row.session_id), owner=owner, generation=row.generation)
 
 
-def _view(row: Row[Any]) -> TurnView:
+def _view(row: Any) -> TurnView:
     return TurnView(
         id=TurnId(row.id),
         session_id=SessionId(row.session_id),

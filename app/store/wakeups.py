@@ -15,7 +15,7 @@ from sqlalchemy import text
 from app.domain.errors import UnavailableError
 from app.domain.ids import TurnId
 from app.ports import Clock
-from app.store.engine import Database, plain_url
+from app.store.engine import Database, Statement, plain_url
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ RECONNECT_S = 1.0
 MAX_IDS = 200
 """Turn ids of one payload (31 characters each)."""
 
-_NOTIFY = text("SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) AS payload")
+_NOTIFY = Statement(text("SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) AS payload"))
 
 
 class PostgresWakeups:

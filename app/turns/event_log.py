@@ -5,6 +5,7 @@ Deltas of all turns are written in common batches; facts are written by their tu
 """
 
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator
 
 from app.domain.errors import UnavailableError
@@ -23,6 +24,9 @@ FLUSH_S = 0.1
 BATCH_TURNS = 100
 """Turns of one delta statement."""
 EVENTS_TOPIC = "events"
+WATCH_EVERY_S = 0.7
+WATCH_FOR_S = 2.0
+"""How long a reader counts after it was last heard of, where another replica decides whether anybody reads."""
 
 
 class EventLog:
@@ -35,6 +39,7 @@ class EventLog:
         self._wakeups = wakeups
         self._counters = counters
         self._live: dict[TurnId, LiveTurn] = {}
+        self._watched: Counter[TurnId] = Counter()
         self.tail = StoredTail(store, clock)
         wakeups.subscribe(EVENTS_TOPIC, self.tail.hint)
 
@@ -56,13 +61,26 @@ class EventLog:
         """Tell followers on other replicas that something was stored."""
         self._wakeups.announce(EVENTS_TOPIC, (turn_id,))
 
-    async def follow(self, turn_id: TurnId, after: int) -> AsyncGenerator[bytes, None]:
+    async def watch(self, turn_id: TurnId) -> None:
+        """Say on every replica that somebody is about to read a turn. Raises UnavailableError."""
+        await self._store.watch((turn_id,), WATCH_FOR_S)
+
+    async def run_watches(self) -> None:
+        """Say it again until cancelled for the turns that are read here with ``watched``."""
+        while True:
+            await self._clock.sleep(WATCH_EVERY_S)
+            if self._watched:
+                await self._store.watch(list(self._watched), WATCH_FOR_S)
+
+    async def follow(self, turn_id: TurnId, after: int, *, watched: bool = False) -> AsyncGenerator[bytes, None]:
         """Yield ready frames behind ``after``, several at a time, until the turn's terminal event.
 
-        Waits while there is nothing. Storage faults are waited out: the reader sees heartbeats, then goes on.
+        Waits while there is nothing. Storage faults are waited out: the reader sees heartbeats, then goes on. ``watched``: this reader
+        keeps a turn going that ends with its client's connection.
         """
         cursor = after
         self._counters.followers += 1
+        self._watched[turn_id] += watched
         attached = self._live.get(turn_id)
         if attached is not None:
             attached.followers += 1
@@ -76,6 +94,9 @@ class EventLog:
                     return
         finally:
             self._counters.followers -= 1
+            self._watched[turn_id] -= watched
+            if not self._watched[turn_id]:
+                del self._watched[turn_id]
             if attached is not None:
                 attached.followers -= 1
 

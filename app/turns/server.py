@@ -106,6 +106,7 @@ class TurnServer:
         self._spawn("heartbeat", lambda: self.lease.run(self.active.revalidate))
         self._spawn("flusher", self.log.run_flusher)
         self._spawn("tail", self.log.tail.run)
+        self._spawn("watches", self.log.run_watches)
         self._spawn("cancels", lambda: self.active.run_cancel_polls(self._clock, self._timing.poll_s, self._cancel_hint))
         self._spawn("queue", self._run_queue)
         self._spawn("abandoned", self._run_abandoned)
@@ -149,9 +150,9 @@ class TurnServer:
             self._wakeups.announce(QUEUE_TOPIC)
         return opening
 
-    def follow(self, turn_id: TurnId, after: int) -> AsyncGenerator[bytes, None]:
+    def follow(self, turn_id: TurnId, after: int, *, watched: bool = False) -> AsyncGenerator[bytes, None]:
         """Frames behind ``after`` until the turn's end; see :meth:`app.turns.event_log.EventLog.follow`."""
-        return self.log.follow(turn_id, after)
+        return self.log.follow(turn_id, after, watched=watched)
 
     def interrupt(self, turn_id: TurnId, reason: InterruptReason) -> bool:
         """Interrupt a turn whose wish to stop is stored: at once when it runs here, else by telling its owner."""

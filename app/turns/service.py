@@ -11,7 +11,7 @@ from app.domain.events import Event, FrameEncoder, IterationStarted, TurnQueued,
 from app.domain.ids import MessageId, SessionId, TenantId, TurnId, make_id
 from app.domain.model import RouteRef
 from app.domain.sessions import Page
-from app.domain.tenants import Tenant
+from app.domain.tenants import Purpose, Tenant
 from app.domain.turns import (
     SEQ_GAP,
     Busy,
@@ -23,6 +23,7 @@ from app.domain.turns import (
     NewTurn,
     NoSession,
     OnBusy,
+    OnDisconnect,
     Opening,
     OpenTurn,
     Queued,
@@ -70,20 +71,20 @@ class Turns:
     ) -> Started:
         """Start, queue, or find again a turn.
 
-        Raises NotFoundError (session), ConflictError (``turn_in_progress``, ``queue_full``), UnavailableError (``draining``,
-        ``at_capacity``, ``storage_unavailable``), InvalidRequestError (the tenant has no chain; the key was used with another body).
+        Raises NotFoundError (session), ConflictError (``turn_in_progress``, ``queue_full``, ``idempotency_mismatch``),
+        UnavailableError (``draining``, ``at_capacity``, ``storage_unavailable``), InvalidRequestError (the tenant has no chain).
         """
         if self.draining:
             raise UnavailableError("draining", "This replica is shutting down; another one takes the request.", retry_after_s=1)
         ask = _Ask(tenant, session_id, request, idempotency_key, fingerprint)
-        if self._server.active.free or not (request.background or request.on_busy is not OnBusy.REJECT):
-            if not self._server.active.free:
-                raise UnavailableError("at_capacity", "This replica runs as many turns as it may.", retry_after_s=2)
+        if self._server.active.free:
             opening = await self._open(ask, queue=None)
             if isinstance(opening, Busy) and request.on_busy is not OnBusy.REJECT:
                 opening = await self._enqueue(ask, opening.turn_id)
-        else:
+        elif request.background or request.on_busy is not OnBusy.REJECT:
             opening = await self._open(ask, queue="at_capacity")
+        else:
+            raise UnavailableError("at_capacity", "This replica runs as many turns as it may.", retry_after_s=2)
         return self._answer(opening)
 
     async def get(self, tenant_id: TenantId, turn_id: TurnId) -> TurnView:
@@ -104,7 +105,10 @@ class Turns:
         newest = live.last_seq if live else view.last_seq + (0 if view.state.terminal else SEQ_GAP)
         if after < 0 or after > max(newest, view.last_seq):
             raise InvalidRequestError("The cursor is not one of this turn's event ids.", pointer="/after")
-        return self._server.follow(turn_id, after)
+        watched = view.request.on_disconnect is OnDisconnect.CANCEL and not view.state.terminal
+        if watched:
+            await self._server.log.watch(turn_id)
+        return self._server.follow(turn_id, after, watched=watched)
 
     def follow_started(self, turn_id: TurnId) -> AsyncGenerator[bytes, None]:
         """All frames of a turn that the caller has just started."""
@@ -134,7 +138,7 @@ class Turns:
         return opening
 
     async def _open(self, ask: "_Ask", *, queue: str | None) -> Opening:
-        primary = self._models.for_chat(ask.tenant, None).primary
+        primary = await self._primary(ask)
         now_ms = self._clock.unix_ms()
         turn_id = TurnId(make_id("turn", now_ms, secrets.token_bytes(10)))
         events = _first_events(ask, primary, queue)
@@ -156,6 +160,13 @@ class Turns:
             ask.tenant,
         )
 
+    async def _primary(self, ask: "_Ask") -> RouteRef:
+        """The route that the turn asks first, for its first event. Only a chain of several routes leaves the session a choice."""
+        model = None
+        if len(ask.tenant.chains.get(Purpose.CHAT, ())) > 1:
+            model = await self._store.session_model(ask.tenant.id, ask.session_id)
+        return self._models.for_chat(ask.tenant, model).primary
+
     def _answer(self, opening: Opening) -> Started:
         match opening:
             case OpenTurn():
@@ -165,7 +176,7 @@ class Turns:
             case Replayed(turn_id=turn_id, same_body=True):
                 return Started(turn_id=turn_id, replayed=True)
             case Replayed():
-                raise InvalidRequestError("The Idempotency-Key was used before with another body.", pointer="")
+                raise ConflictError("idempotency_mismatch", "The Idempotency-Key was used before with another body.")
             case Busy(turn_id=turn_id):
                 raise ConflictError("turn_in_progress", "The session has a running turn.", turn_id=turn_id)
             case QueueFull():

@@ -3,9 +3,12 @@
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from app.simulator.server import Simulator
 from tests.e2e.harness import KEY, OTHER_KEY, Client, Replica, replica, tenant
+from tests.e2e.stage import Stage, open_stage
+from tests.postgres import PostgresServer
 
 
 @pytest.fixture
@@ -37,3 +40,16 @@ async def second(database_url: str, gateway: Replica) -> AsyncIterator[Replica]:
 async def client(gateway: Replica) -> AsyncIterator[Client]:
     async with gateway.client() as client:
         yield client
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def module_stage(postgres: PostgresServer) -> AsyncIterator[Stage]:
+    async with open_stage(postgres) as stage:
+        yield stage
+
+
+@pytest.fixture
+def stage(module_stage: Stage) -> Stage:
+    """A gateway and two providers that the tests of a module share, clean for each."""
+    module_stage.reset()
+    return module_stage

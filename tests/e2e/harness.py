@@ -39,8 +39,15 @@ class Stream:
     frames: list[Frame] = field(default_factory=list)
     comments: int = 0
     _buffer: bytes = b""
+    _source: AsyncIterator[Frame] | None = None
 
-    async def __aiter__(self) -> AsyncIterator[Frame]:
+    def __aiter__(self) -> AsyncIterator[Frame]:
+        """Go on where the last reading stopped."""
+        if self._source is None:
+            self._source = self._read()
+        return self._source
+
+    async def _read(self) -> AsyncIterator[Frame]:
         async for chunk in self.response.aiter_raw():
             self._buffer += chunk
             *blocks, self._buffer = self._buffer.split(b"\n\n")

@@ -13,6 +13,8 @@ from app.tools.operator import Tool
 MODULE = "tests.e2e.operator_tools"
 LONG_S = 30.0
 """How long a tool sleeps that is only ended by an interrupt."""
+STUBBORN_S = 1.5
+"""How long ``ignore_cancel`` goes on, whatever is done to it: longer than the loop waits for interrupted calls."""
 
 
 class Runs:
@@ -158,10 +160,10 @@ async def swallow_cancel() -> str:
 
 
 async def ignore_cancel() -> str:
-    """Sleep for three seconds and ignore every cancellation."""
+    """Sleep for STUBBORN_S and ignore every cancellation."""
     runs.begin("ignore_cancel")
     loop = asyncio.get_running_loop()
-    until = loop.time() + 3.0
+    until = loop.time() + STUBBORN_S
     while (left := until - loop.time()) > 0:
         try:
             await asyncio.sleep(left)
@@ -177,6 +179,13 @@ async def cancel_itself() -> str:
     raise asyncio.CancelledError
 
 
+async def meet(party: str, size: int) -> str:
+    """Wait until ``size`` calls of one party are there: they must run at the same time."""
+    runs.begin(f"meet {party}")
+    await runs.wait_begun(f"meet {party}", size)
+    return f"met {party}"
+
+
 _NOTHING = {"type": "object", "properties": {}}
 TOOLS = [
     Tool(lookup, {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}),
@@ -189,4 +198,8 @@ TOOLS = [
     Tool(swallow_cancel, _NOTHING),
     Tool(ignore_cancel, _NOTHING),
     Tool(cancel_itself, _NOTHING),
+    Tool(
+        meet,
+        {"type": "object", "properties": {"party": {"type": "string"}, "size": {"type": "integer"}}, "required": ["party", "size"]},
+    ),
 ]

@@ -4,28 +4,37 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from app.simulator import RawEnd, raw_script
 from app.simulator.server import Simulator
-from tests.e2e import operator_tools
-from tests.e2e.harness import KEY, Client, Frame, Replica, replica, tenant, text_of, types
-from tests.e2e.operator_tools import MODULE, runs
+from tests.e2e.harness import Client, Frame, text_of, types
+from tests.e2e.operator_tools import runs
+from tests.e2e.stage import Stage
 from tests.e2e.wire import DONE, bare, call, calls, chunk, data, usage
 
 
-@pytest.fixture
-async def gateway(database_url: str, provider: Simulator) -> AsyncIterator[Replica]:
-    operator_tools.reset()
-    async with replica(database_url, tool_modules=MODULE) as running:
-        await running.gateway.tenants.apply(tenant("acme", KEY, [provider.base_url], max_attempts=1), generate_key=False)
-        yield running
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture
-async def two_routes(gateway: Replica, provider: Simulator) -> None:
-    """A second route behind the first, on the same simulator, so that scripts are used up in the order of the requests."""
-    spec = tenant("acme", KEY, [provider.base_url, provider.base_url], max_attempts=1)
-    await gateway.gateway.tenants.apply(spec, generate_key=False)
+def provider(stage: Stage) -> Simulator:
+    return stage.provider
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(stage: Stage) -> AsyncIterator[Client]:
+    """Of a tenant with a single route, tried once."""
+    async with stage.client(max_attempts=1) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client_of_two(stage: Stage) -> AsyncIterator[Client]:
+    """Of a tenant with two routes on the same simulator, so that scripts are used up in the order of the requests."""
+    url = stage.provider.base_url
+    async with stage.client(url, url, max_attempts=1) as client:
+        yield client
 
 
 async def next_turn_works(client: Client, session: str, provider: Simulator) -> None:
@@ -153,16 +162,15 @@ async def test_announced_calls_that_never_came_end_in_a_typed_error(client: Clie
     await next_turn_works(client, session, provider)
 
 
-@pytest.mark.usefixtures("two_routes")
-async def test_announced_calls_that_never_came_go_to_the_next_route(client: Client, provider: Simulator) -> None:
+async def test_announced_calls_that_never_came_go_to_the_next_route(client_of_two: Client, provider: Simulator) -> None:
     provider.play(raw_script(ANNOUNCED), 'text="Better."')
-    session = await client.session()
-    frames = await client.run(session)
+    session = await client_of_two.session()
+    frames = await client_of_two.run(session)
     assert frames[-1].type == "turn.completed"
     assert frames[-1].data["output"] == "Better."
     assert frames[-1].data["route"]["provider"] == "p2"
     assert len(provider.requests) == 2
-    await next_turn_works(client, session, provider)
+    await next_turn_works(client_of_two, session, provider)
 
 
 BEFORE_TEXT = {
@@ -174,21 +182,20 @@ BEFORE_TEXT = {
 }
 
 
-@pytest.mark.usefixtures("two_routes")
 @pytest.mark.parametrize(("body", "reason", "status"), BEFORE_TEXT.values(), ids=BEFORE_TEXT)
 async def test_a_failure_inside_status_200_goes_to_the_next_route(
-    client: Client, provider: Simulator, body: bytes, reason: str, status: int | None
+    client_of_two: Client, provider: Simulator, body: bytes, reason: str, status: int | None
 ) -> None:
     provider.play(raw_script(body), 'text="From the second."')
-    session = await client.session()
-    frames = await client.run(session)
+    session = await client_of_two.session()
+    frames = await client_of_two.run(session)
     failed = [frame for frame in frames if frame.type == "attempt.failed"]
     assert [frame.data["reason"] for frame in failed] == [reason]
     assert [frame.data["status"] for frame in failed] == [status]
     assert "attempt.reset" not in types(frames)
     assert frames[-1].data["output"] == text_of(frames) == "From the second."
     assert frames[-1].data["route"]["provider"] == "p2"
-    await next_turn_works(client, session, provider)
+    await next_turn_works(client_of_two, session, provider)
 
 
 AFTER_TEXT = {
@@ -217,18 +224,17 @@ async def test_half_an_answer_is_never_an_answer(client: Client, provider: Simul
     await next_turn_works(client, session, provider)
 
 
-@pytest.mark.usefixtures("two_routes")
 @pytest.mark.parametrize(("body", "reason"), AFTER_TEXT.values(), ids=AFTER_TEXT)
-async def test_half_an_answer_is_replaced_by_the_next_route(client: Client, provider: Simulator, body: bytes, reason: str) -> None:
+async def test_half_an_answer_is_replaced_by_the_next_route(client_of_two: Client, provider: Simulator, body: bytes, reason: str) -> None:
     provider.play(raw_script(body), 'text="Whole."')
-    session = await client.session()
-    frames = await client.run(session)
+    session = await client_of_two.session()
+    frames = await client_of_two.run(session)
     failed = next(frame for frame in frames if frame.type == "attempt.failed")
     assert failed.data["reason"] == reason
     assert frames[frames.index(failed) + 1].type == "attempt.reset"
     assert text_of(frames) == frames[-1].data["output"] == "Whole."
     assert frames[-1].type == "turn.completed"
-    await next_turn_works(client, session, provider)
+    await next_turn_works(client_of_two, session, provider)
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, None], ids=["one byte at a time", "seven bytes", "at once"])

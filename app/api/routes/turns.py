@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import Annotated, Any
@@ -21,13 +21,14 @@ from app.api.routes.sessions import checked_idempotency_key
 from app.api.schemas import Metadata, RequestBody, session_id_of, turn_id_of
 from app.api.services import Services, services_of
 from app.api.sse import after_of, event_stream
-from app.domain.errors import InvalidRequestError
+from app.domain.errors import InvalidRequestError, NotFoundError
 from app.domain.events import Problem, rfc3339
 from app.domain.ids import SessionId, TenantId, TurnId
 from app.domain.messages import Content, canonical_json, clean_json, clean_text
 from app.domain.model import RouteRef, Usage
 from app.domain.tenants import Principal
 from app.domain.turns import OnBusy, OnDisconnect, TurnRequest, TurnState, TurnView
+from app.turns.service import Started
 
 router = APIRouter(tags=["turns"])
 
@@ -135,9 +136,9 @@ async def create_turn(request: Request, caller: Caller, session_id: str, *, idem
         view = await services.turns.get(caller.tenant.id, started.turn_id)
         return _json(turn_body(view), 202, headers)
     left = partial(services.turns.client_left, started.turn_id) if asked.on_disconnect is OnDisconnect.CANCEL else None
+    frames = await _frames(services, caller.tenant.id, started)
     if _wants_json(request):
-        return await _finished(request, services, caller.tenant.id, started.turn_id, headers=headers, left=left)
-    frames = services.turns.follow_started(started.turn_id)
+        return await _finished(request, frames, caller, headers=headers, left=left, turn_id=started.turn_id)
     return event_stream(frames, heartbeat_s=services.heartbeat_s, headers=headers, left=left)
 
 
@@ -152,7 +153,10 @@ async def list_turns(
 ) -> Response:
     """The turns of a session."""
     before = position(cursor or after, _TURN_POSITION)
-    page = await services_of(request).turns.page(caller.tenant.id, session_id_of(session_id), limit, before)
+    services, known = services_of(request), session_id_of(session_id)
+    page = await services.turns.page(caller.tenant.id, known, limit, before)
+    if not page.data and await services.sessions.get(caller.tenant.id, known) is None:
+        raise NotFoundError
     following = cursor_of(page.next_cursor)
     data = tuple(turn_body(view) for view in page.data)
     return _json(TurnPage(data=data, has_more=following is not None, next_cursor=following))
@@ -212,18 +216,25 @@ def turn_body(view: TurnView) -> TurnBody:
     )
 
 
+async def _frames(services: Services, tenant_id: TenantId, started: Started) -> AsyncGenerator[bytes, None]:
+    """What the answer to a POST streams. Who comes back to a turn reads it like any other follower: the first connection may go."""
+    if started.replayed:
+        return await services.turns.follow(tenant_id, started.turn_id, 0)
+    return services.turns.follow_started(started.turn_id)
+
+
 async def _finished(
     request: Request,
-    services: Services,
-    tenant_id: TenantId,
-    turn_id: TurnId,
+    frames: AsyncGenerator[bytes, None],
+    caller: Principal,
     *,
     headers: dict[str, str],
     left: Callable[[], None] | None,
+    turn_id: TurnId,
 ) -> Response:
     """The turn when it has ended: the same stream, collected."""
     gone = asyncio.ensure_future(_disconnected(request))
-    reading = asyncio.ensure_future(_read_to_end(services, turn_id))
+    reading = asyncio.ensure_future(_read_to_end(frames))
     try:
         await asyncio.wait((gone, reading), return_when=asyncio.FIRST_COMPLETED)
         if not reading.done():
@@ -234,14 +245,14 @@ async def _finished(
     finally:
         gone.cancel()
         reading.cancel()
-    body = turn_body(await services.turns.get(tenant_id, turn_id))
+    body = turn_body(await services_of(request).turns.get(caller.tenant.id, turn_id))
     if body.error is not None:
         return problem_response(request.scope, body.error, headers)
     return _json(body, 200, headers)
 
 
-async def _read_to_end(services: Services, turn_id: TurnId) -> None:
-    async with aclosing(services.turns.follow_started(turn_id)) as frames:
+async def _read_to_end(frames: AsyncGenerator[bytes, None]) -> None:
+    async with aclosing(frames):
         async for _ in frames:
             pass
 
@@ -276,6 +287,8 @@ def _input(value: str | list[dict[str, Any]]) -> Content:
             raise InvalidRequestError(f"A content part has a type ({names}) and a field of that name.", pointer=f"/input/{index}")
         if kind == "text" and not isinstance(part["text"], str):
             raise InvalidRequestError("The text of a part is a string.", pointer=f"/input/{index}/text")
+    if all(part["type"] == "text" and not part["text"].strip() for part in value):
+        raise InvalidRequestError("The input must not be blank.", pointer="/input")
     parts: list[dict[str, Any]] = clean_json(value)
     return parts
 

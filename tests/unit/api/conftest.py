@@ -84,13 +84,8 @@ def build(admin_key: str | None = ADMIN_KEY) -> Gateway:
         heartbeat_s=10.0,
         version="1.2.3",
     )
-    gateway.app = create_api(services, lifespan=_nothing)
+    gateway.app = create_api(services)
     return gateway
-
-
-@asynccontextmanager
-async def _nothing(_: FastAPI) -> AsyncIterator[None]:
-    yield
 
 
 @asynccontextmanager
