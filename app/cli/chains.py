@@ -21,8 +21,8 @@ def add_chains(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     setting = actions.add_parser(
         "set",
         help="set a tenant's chains from a file, or one chain from options",
-        description="With --file all chains of the tenant are replaced. With --route one chain is; a route that was in it keeps its limits, "
-        "a new one has the defaults.",
+        description="With --file all chains of the tenant are replaced. With --route one chain is; a route that was in it keeps its "
+        "limits, a new one has the defaults.",
     )
     setting.add_argument("tenant")
     source = setting.add_mutually_exclusive_group(required=True)

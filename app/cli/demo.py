@@ -43,7 +43,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     except httpx.ConnectError:
         raise CommandError(f"No gateway answers at {url}: start it with `make run`, or name another with --url.") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise CommandError(f"The gateway at {url} broke off: {error or type(error).__name__}") from None
+        raise CommandError(f"The gateway at {url} broke off: {str(error) or type(error).__name__}") from None
 
 
 def _key(arguments: argparse.Namespace) -> str:
@@ -85,7 +85,8 @@ class _Demo:
         self._heading(2, "An answer with tool calls")
         script = (
             'calls=[{"name":"get_time","arguments":{"timezone":"Europe/Berlin"}},{"name":"todo","arguments":'
-            '{"todos":[{"id":"1","content":"Call Ada","status":"pending"}]}}] preamble="Let me look." text="I have noted it, and looked at the clock."'
+            '{"todos":[{"id":"1","content":"Call Ada","status":"pending"}]}}] '
+            'preamble="Let me look." text="I have noted it, and looked at the clock."'
         )
         question = "What time is it in Berlin? Also put 'Call Ada' on the todo list."
         session = self._session(toolsets=["core"], **({} if self._provider == SIMULATOR else {"messages": EXAMPLES}))
@@ -98,7 +99,7 @@ class _Demo:
     def _interrupted(self) -> bool:
         self._heading(3, "An answer that is interrupted")
         session = self._session(toolsets=[])
-        with self._post(session, "Write down the numbers from 1 to 200 in words.", "tokens=400 pace_ms=30") as stream:
+        with self._post(session, "Tell me a long story about a lighthouse keeper.", "tokens=400 pace_ms=30") as stream:
             last = self._interrupt_after(stream)
         return last is not None and last.type == "turn.interrupted"
 
@@ -154,7 +155,10 @@ class _Demo:
     @contextmanager
     def _post(self, session: str, question: str, script: str = "") -> Iterator[Iterator[Event]]:
         self._reader.begin(question)
-        text = f"{question} [[sim {script}]]" if script and self._provider == SIMULATOR else question
+        text = question
+        if script and self._provider == SIMULATOR:
+            text = f"{question} [[sim {script}]]"
+            self._reader.note(f"the simulator is told what to do: [[sim {script}]]")
         with self._client.stream("POST", f"/sessions/{session}/turns", json={"input": text}) as response:
             _check(response)
             yield self._noticed(events(response))

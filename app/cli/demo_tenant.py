@@ -110,7 +110,7 @@ class _Models(msgspec.Struct):
 
 async def ensure_tenant(tenants: TenantRepository, demo: DemoProvider) -> None:
     """Have a tenant ``demo`` answered by ``demo``; its settings, keys and sessions stay."""
-    chains = {Purpose.CHAT: (demo.route,)}
+    chains: dict[Purpose, tuple[RouteSpec, ...]] = {Purpose.CHAT: (demo.route,)}
     if await tenants.change(TENANT, TenantChange(providers=(demo.provider,), chains=chains)) is None:
         await tenants.apply(TenantSpec(name=TENANT, providers=(demo.provider,), chains=chains), generate_key=False)
 

@@ -17,7 +17,8 @@ def add_dev(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     parser = commands.add_parser(
         "dev",
         help="run the gateway with a demo tenant and say how to use it (make run)",
-        description="serve --demo, with what to do next printed once everything is ready. Logs only warnings unless GATEWAY_LOG_LEVEL is set.",
+        description="serve --demo, with what to do next printed once everything is ready. Logs only warnings, "
+        "unless GATEWAY_LOG_LEVEL is set.",
     )
     add_address(parser)
     parser.add_argument(
@@ -85,10 +86,10 @@ def first_turn(url: str, key: DemoKey) -> list[str]:
         source = f'"${key.variable}"'
     else:
         source = key.value or "agw_..."
-    session = f"""curl -s -X POST {url}/sessions -H "x-api-key: $KEY" | grep -o 'sess_[a-z0-9]*' | head -n 1"""
+    session = f"""curl -sS -X POST {url}/sessions -H "x-api-key: $KEY" | grep -o 'sess_[a-z0-9]*' | head -n 1"""
     return [
         f"KEY={source}; SESSION=$({session})",
-        f"""curl -N {url}/sessions/$SESSION/turns -H "x-api-key: $KEY" -d '{{"input": "Hello, who are you?"}}'""",
+        f"""curl -sSN {url}/sessions/$SESSION/turns -H "x-api-key: $KEY" -H "Content-Type: application/json" -d '{{"input": "Hello, who are you?"}}'""",
     ]
 
 

@@ -46,25 +46,37 @@ EXPECTED = (
 
 def described(error: BaseException) -> tuple[str, int]:
     """The line for one of :data:`EXPECTED` and the exit code."""
+    if isinstance(error, CommandError):
+        return str(error), error.code
+    misuse = _misuse(error)
+    return (_failure(error), FAILED) if misuse is None else (misuse, MISUSED)
+
+
+def _misuse(error: BaseException) -> str | None:
+    """What the user wrote wrong; ``None`` for other errors."""
     match error:
-        case CommandError():
-            return str(error), error.code
         case ValidationError():
-            return _of_settings(error), MISUSED
+            return _of_settings(error)
         case InvalidRequestError():
-            return _placed(error.detail, error.pointer), MISUSED
+            return _placed(error.detail, error.pointer)
         case InvalidBodyError():
-            return "; ".join(_placed(field.detail, field.pointer) for field in error.errors), MISUSED
+            return "; ".join(_placed(field.detail, field.pointer) for field in error.errors)
         case ToolConfigurationError():
-            return str(error), MISUSED
-        case ConflictError() | UnavailableError():
-            return _with_cause(error.detail, error.__cause__), FAILED
-        case EmbeddedPostgresError():
-            return str(error), FAILED  # with the end of the server's log, which is worth more lines than one
-        case SQLAlchemyError():
-            return f"The database refused: {_one_line(getattr(error, 'orig', None) or error)}", FAILED
+            return str(error)
         case _:
-            return _one_line(error) or type(error).__name__, FAILED
+            return None
+
+
+def _failure(error: BaseException) -> str:
+    match error:
+        case ConflictError() | UnavailableError():
+            return _with_cause(error.detail, error.__cause__)
+        case EmbeddedPostgresError():
+            return str(error)  # with the end of the server's log, which is worth more lines than one
+        case SQLAlchemyError():
+            return f"The database refused: {_one_line(getattr(error, 'orig', None) or error)}"
+        case _:
+            return _one_line(error) or type(error).__name__
 
 
 def _of_settings(error: ValidationError) -> str:

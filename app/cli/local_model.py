@@ -7,7 +7,6 @@ import importlib.util
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import httpx
 
+from app.cli.children import start_child
 from app.cli.demo_tenant import LOCAL_MODEL, DemoProvider
 from app.cli.errors import CommandError
 from app.domain.tenants import ProviderSpec, RouteSpec
@@ -37,9 +37,9 @@ def local_model(data_dir: Path) -> Iterator[DemoProvider]:
     port = _free_port()
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     log_path = data_dir / "local-model.log"
-    command = [sys.executable, "-P", str(_SERVER), str(os.getpid()), str(weights), str(port), MODEL, str(_TEMPLATE)]
+    arguments = ("-P", str(_SERVER), str(os.getpid()), str(weights), str(port), MODEL, str(_TEMPLATE))
     with log_path.open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
+        process = start_child(arguments, output=log)
     try:
         base_url = f"http://127.0.0.1:{port}/v1"
         _wait_until_ready(process, base_url, log_path)
@@ -80,10 +80,14 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", base_url: str, log_pat
         for _ in range(_START_POLLS):
             if process.poll() is not None:
                 raise CommandError(f"The local model did not start; {log_path} says why.")
-            try:
-                if client.get(f"{base_url}/models").is_success:
-                    return
-            except httpx.TransportError:
-                pass
+            if _answers(client, f"{base_url}/models"):
+                return
             pause.wait(_POLL_S)
     raise CommandError(f"The local model did not get ready; {log_path} may say why.")
+
+
+def _answers(client: httpx.Client, url: str) -> bool:
+    try:
+        return client.get(url).is_success
+    except httpx.TransportError:
+        return False

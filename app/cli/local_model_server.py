@@ -16,12 +16,13 @@ _SLOTS = 2
 _SLOT_TOKENS = 4_096
 
 
-def main(parent_pid: str, weights: str, port: str, name: str, template: str) -> None:
+def main(parent_pid: str, *serving: str) -> None:
     """Load the model and serve it on loopback."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent_pid):
         raise ProcessLookupError(parent_pid, "the starting process is gone")
+    weights, port, name, template = serving
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     params = xllamacpp.CommonParams()
     params.model.path = weights
@@ -33,6 +34,7 @@ def main(parent_pid: str, weights: str, port: str, name: str, template: str) -> 
     params.n_parallel = _SLOTS
     params.use_jinja = True
     params.chat_template = Path(template).read_text("utf-8")
+    params.sampling.temp = 0.0  # so small a model wanders off otherwise
     params.warmup = True
     server = xllamacpp.Server(params)
     print("listening on", server.listening_address, flush=True)

@@ -3,11 +3,34 @@
 import shutil
 import sys
 import textwrap
+from collections.abc import Callable
+from typing import Any
 
 from app.cli.sse import Event
 
 _MAX_WIDTH = 80
+_MAX_LINE = 200
 _INDENT = "   "
+
+
+def _route(data: dict[str, Any]) -> str:
+    return f"{data['route']['provider']}, model {data['route']['model']}"
+
+
+def _end(data: dict[str, Any]) -> str:
+    return f"{data['reason']}; {data['usage']['input_tokens']} tokens in, {data['usage']['output_tokens']} out"
+
+
+_TOLD: dict[str, Callable[[dict[str, Any]], str]] = {
+    "turn.started": _route,
+    "turn.resumed": _route,
+    "tool.started": lambda data: f"{data['name']} {data['arguments']}",
+    "tool.completed": lambda data: f"{data['name']} -> {data['output']}",
+    "attempt.failed": lambda data: f"{data['reason']}: {data['message']}",
+    "turn.completed": _end,
+    "turn.interrupted": _end,
+    "turn.failed": lambda data: f"{data['reason']}: {data['error']['detail']}",
+}
 
 
 class Reader:
@@ -37,29 +60,17 @@ class Reader:
         line = self._line(event)
         if line is not None:
             self._end_text()
+            line = textwrap.shorten(line, _MAX_LINE, placeholder=" ...")
             print(_wrapped(f"[{event.seq}] {event.type}  {line}".rstrip(), self._width, "      "), flush=True)
 
     def _line(self, event: Event) -> str | None:
-        data = event.data
-        match event.type:
-            case "turn.started" | "turn.resumed":
-                return f"{data['route']['provider']}, model {data['route']['model']}"
-            case "tool.started":
-                self.tools.append(str(data["name"]))
-                return f"{data['name']} {data['arguments']}"
-            case "tool.completed":
-                return f"{data['name']} -> {data['output']}"
-            case "iteration.started" | "message.completed":
-                return None  # the text was shown already
-            case "turn.completed" | "turn.interrupted":
-                usage = data["usage"]
-                return f"{data['reason']}; {usage['input_tokens']} tokens in, {usage['output_tokens']} out"
-            case "turn.failed":
-                return f"{data['reason']}: {data['error']['detail']}"
-            case "attempt.failed":
-                return f"{data['reason']}: {data['message']}"
-            case _:
-                return ""
+        """What to say of an event beside its type; ``None`` when its text was shown already."""
+        if event.type in {"iteration.started", "message.completed"}:
+            return None
+        if event.type == "tool.started":
+            self.tools.append(str(event.data["name"]))
+        told = _TOLD.get(event.type)
+        return "" if told is None else told(event.data)
 
     def _flow(self, text: str) -> None:
         """Write text word by word, so that no word is cut at the right edge."""

@@ -98,9 +98,12 @@ def run_gateway(settings: Settings, plan: ServePlan) -> int:
     """Serve until a signal; returns the exit code. Raises the errors of :mod:`app.cli.errors`."""
     stop_on_sigterm()
     try:
-        with closing(bind(plan.host, plan.port)) as listener, open_database(settings, create=True) as url:
-            with asyncio.Runner(loop_factory=new_event_loop_factory()) as runner:
-                return runner.run(_run(settings, plan, url, listener))
+        with (
+            closing(bind(plan.host, plan.port)) as listener,
+            open_database(settings, create=True) as url,
+            asyncio.Runner(loop_factory=new_event_loop_factory()) as runner,
+        ):
+            return runner.run(_run(settings, plan, url, listener))
     except KeyboardInterrupt:
         return 0  # told to stop before it served
 
@@ -142,8 +145,8 @@ async def _upgrade(settings: Settings, url: str) -> None:
 async def _prepare(settings: Settings, plan: ServePlan, url: str) -> Demo | None:
     """Apply the bootstrap file, here and once: a worker that is started again must not undo what the admin API changed since."""
     async with open_tenants(settings, url) as tenants:
-        for tenant, key in await apply_bootstrap(tenants, settings):
-            print(f"API key of the tenant {tenant}, shown this once: {key}", flush=True)
+        for tenant, made in await apply_bootstrap(tenants, settings):
+            print(f"API key of the tenant {tenant}, shown this once: {made}", flush=True)
         if plan.demo is None:
             return None
         provider = plan.provider or await choose_provider(plan.demo)

@@ -13,8 +13,8 @@ def add_simulate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = commands.add_parser(
         "simulate",
         help="run the scripted model provider alone",
-        description="Run a model provider that answers from scripts (OpenAI Chat Completions). What a request is answered is scripted by the "
-        "model's name or by [[sim ...]] in the message; `python -m pydoc app.simulator` explains it.",
+        description="Run a model provider that answers from scripts (OpenAI Chat Completions). What a request is answered is scripted by "
+        "the model's name or by [[sim ...]] in the message; `python -m pydoc app.simulator` explains it.",
     )
     parser.add_argument("--port", type=int, required=True, help="port to listen on; 0 takes a free one")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")

@@ -9,11 +9,11 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from app.cli.children import start_child
 from app.cli.errors import FAILED
 from app.ports import Clock
 
@@ -84,21 +84,7 @@ class WorkerGroup:
 
     async def _run_one(self, number: int) -> int:
         """Start a worker and wait for its end; its exit code, negative for a signal."""
-        reading, writing = os.pipe()
-        command = [sys.executable, "-m", "app", "serve", "--fd", str(self._plan.listener_fd), "--ready-fd", str(writing)]
-        try:
-            process = subprocess.Popen(
-                [*command, "--parent", str(os.getpid())],
-                env=dict(self._plan.environment),
-                stdin=subprocess.DEVNULL,
-                pass_fds=(self._plan.listener_fd, writing),
-                process_group=0,
-            )
-        except OSError:
-            os.close(reading)
-            raise
-        finally:
-            os.close(writing)
+        process, reading = self._start()
         self._processes[number] = process
         loop = asyncio.get_running_loop()
         if await loop.run_in_executor(self._threads, _is_ready, reading):
@@ -107,6 +93,19 @@ class WorkerGroup:
             return await loop.run_in_executor(self._threads, process.wait)
         finally:
             del self._processes[number]
+
+    def _start(self) -> "tuple[subprocess.Popen[bytes], int]":
+        """A worker and the pipe on which it says that it serves."""
+        reading, writing = os.pipe()
+        listener = self._plan.listener_fd
+        arguments = ("-m", "app", "serve", "--fd", str(listener), "--ready-fd", str(writing), "--parent", str(os.getpid()))
+        try:
+            return start_child(arguments, environment=self._plan.environment, pass_fds=(listener, writing)), reading
+        except OSError:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
 
     def _mark_ready(self, number: int) -> None:
         if number in self._ready:

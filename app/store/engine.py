@@ -23,6 +23,8 @@ COMMAND_TIMEOUT_S = 15.0
 CORE_CONNECTIONS = 2
 """Connections for SQLAlchemy beside the driver's own pool: administration, listings, readiness."""
 
+_DRIVER_FAULTS = (asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""What the driver raises when a connection dies under it; the second is how it stumbles over one that died half-way."""
 _DIALECT = make_url("postgresql+asyncpg://").get_dialect()()
 _AWAY_STATES = ("57P", "08", "53")
 """SQLSTATE classes of a server that stops, starts, drops connections or has none left."""
@@ -69,7 +71,7 @@ class _Record(asyncpg.Record):
 def _unavailable() -> Iterator[None]:
     try:
         yield
-    except (OSError, TimeoutError, PoolTimeoutError, OperationalError, InterfaceError, asyncpg.InterfaceError) as error:
+    except (OSError, TimeoutError, PoolTimeoutError, OperationalError, InterfaceError, *_DRIVER_FAULTS) as error:
         raise UnavailableError("storage_unavailable", "The database cannot be reached right now.") from error
     except (DBAPIError, asyncpg.PostgresError) as error:
         cause = error.orig if isinstance(error, DBAPIError) else error
@@ -77,6 +79,15 @@ def _unavailable() -> Iterator[None]:
         if state.startswith(_AWAY_STATES) or (isinstance(error, DBAPIError) and error.connection_invalidated):
             raise UnavailableError("storage_unavailable", "The database cannot be reached right now.") from error
         raise
+
+
+async def _run(connection: Any, statement: Statement, arguments: list[Any]) -> Sequence[Any]:
+    try:
+        rows: Sequence[Any] = await connection.fetch(statement.text, *arguments)
+    except (OSError, TimeoutError, *_DRIVER_FAULTS):
+        connection.terminate()  # in an unknown state: never to be used again
+        raise
+    return rows
 
 
 async def _keep(_connection: Any) -> None:
@@ -112,8 +123,7 @@ class Database:
                 pool = self._pool or await self._open()
                 arguments = [values[name] for name in statement.names]
                 async with pool.acquire(timeout=POOL_TIMEOUT_S) as connection:
-                    rows: Sequence[Any] = await connection.fetch(statement.text, *arguments)
-                    return rows
+                    return await _run(connection, statement, arguments)
             async with self._autocommit.connect() as connection:
                 result = await connection.execute(statement, params)
                 return result.all() if result.returns_rows else ()
@@ -136,7 +146,7 @@ class Database:
             if self._pool is None:
                 self._pool = await asyncpg.create_pool(
                     self._url,
-                    min_size=1,
+                    min_size=0,
                     max_size=self._size,
                     max_inactive_connection_lifetime=300.0,
                     command_timeout=COMMAND_TIMEOUT_S,

@@ -179,10 +179,12 @@ class TurnServer:
             await self._clock.sleep(ABANDONED_S)
 
     async def _flush_last(self) -> None:
+        """Store what is left and let every reader come to its end."""
         try:
             await self.log.flush()
+            await self.log.tail.end()
         except UnavailableError:
-            logger.warning("the last deltas could not be stored")
+            logger.warning("the last events could not be stored or read")
 
     async def _run_queue(self) -> None:
         """Start waiting turns whose session is free, while there is room."""

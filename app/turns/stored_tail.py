@@ -33,10 +33,13 @@ class StoredTail:
         self._clock = clock
         self._waiting: dict[Cursor, list[asyncio.Future[Answer]]] = {}
         self._asked = asyncio.Event()
-        self._sleep: asyncio.Future[None] | None = None
+        self._ended = False
 
     async def next(self, turn_id: TurnId, after: int) -> Answer:
         """The rows behind ``after`` as soon as there are any; an empty list with ``True`` when the turn is over."""
+        if self._ended:
+            rows, _ = (await self._store.read_events([(turn_id, after)]))[turn_id, after]
+            return rows, not rows
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         cursor = (turn_id, after)
         self._waiting.setdefault(cursor, []).append(future)
@@ -49,6 +52,21 @@ class StoredTail:
                 futures.remove(future)
                 if not futures:
                     del self._waiting[cursor]
+
+    async def end(self) -> None:
+        """From now on readers get what is stored and then an end: this process is leaving, clients go on elsewhere.
+
+        Raises UnavailableError when the database is away; readers are ended all the same.
+        """
+        self._ended = True
+        try:
+            await self._read_all()
+        finally:
+            for futures in self._waiting.values():
+                for future in futures:
+                    if not future.done():
+                        future.set_result(([], True))
+            self._waiting.clear()
 
     def hint(self, _turn_id: str = "") -> None:
         """Look again soon."""

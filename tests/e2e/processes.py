@@ -49,7 +49,7 @@ class GatewayProcess:
 
 @asynccontextmanager
 async def gateway_process(
-    database_url: str, folder: Path, *, environment: dict[str, str] | None = None, arguments: tuple[str, ...] = ()
+    database_url: str, folder: Path, environment: dict[str, str] | None = None, *, arguments: tuple[str, ...] = ()
 ) -> AsyncIterator[GatewayProcess]:
     """Start a gateway process on a free port and wait until it is ready."""
     port = free_port()

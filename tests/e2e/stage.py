@@ -22,7 +22,7 @@ class Stage:
     replica: Replica
     provider: Simulator
     backup: Simulator
-    numbers: itertools.count[int] = field(default_factory=itertools.count)
+    numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def reset(self) -> None:
         """Forget what earlier tests did."""

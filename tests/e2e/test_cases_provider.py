@@ -13,7 +13,6 @@ from tests.e2e.operator_tools import runs
 from tests.e2e.stage import Stage
 from tests.e2e.wire import DONE, bare, call, calls, chunk, data, usage
 
-
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -184,7 +183,7 @@ BEFORE_TEXT = {
 
 @pytest.mark.parametrize(("body", "reason", "status"), BEFORE_TEXT.values(), ids=BEFORE_TEXT)
 async def test_a_failure_inside_status_200_goes_to_the_next_route(
-    client_of_two: Client, provider: Simulator, body: bytes, reason: str, status: int | None
+    client_of_two: Client, provider: Simulator, *, body: bytes, reason: str, status: int | None
 ) -> None:
     provider.play(raw_script(body), 'text="From the second."')
     session = await client_of_two.session()

@@ -282,7 +282,7 @@ def _input(value: str | list[dict[str, Any]]) -> Content:
         return text
     for index, part in enumerate(value):
         kind = part.get("type")
-        if kind not in _PART_TYPES or kind not in part:
+        if not isinstance(kind, str) or kind not in _PART_TYPES or kind not in part:
             names = ", ".join(sorted(_PART_TYPES))
             raise InvalidRequestError(f"A content part has a type ({names}) and a field of that name.", pointer=f"/input/{index}")
         if kind == "text" and not isinstance(part["text"], str):
