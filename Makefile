@@ -40,12 +40,12 @@ run-local-model: $(LOCAL_MODEL_STAMP) ## Like run, answered by a real small mode
 simulate: $(RUN_STAMP) ## Start the scripted model provider alone (PORT=9001)
 	@$(VENV_PYTHON) -m app simulate --port $(PORT) $(ARGS)
 
-migrate: $(RUN_STAMP) ## Bring the database of DATABASE_URL to the newest schema
+migrate: $(RUN_STAMP) ## Bring the database to the newest schema (DATABASE_URL, else the one of `make run`)
 	@$(VENV_PYTHON) -m app migrate $(ARGS)
 
 revision: $(DEV_STAMP) ## Draft a migration from the tables (m="what changes")
 	@test -n "$(m)" || { echo 'usage: make revision m="what changes"' >&2; exit 2; }
-	$(VENV_PYTHON) -m alembic revision --autogenerate -m "$(m)"
+	@$(VENV_PYTHON) -m app migrate --revision "$(m)"
 
 test: $(DEV_STAMP) ## Run all tests (ARGS="-k name")
 	$(PYTEST) -n 2 $(ARGS)
@@ -72,7 +72,8 @@ imports: $(DEV_STAMP) ## Check the direction of imports
 
 drift: $(DEV_STAMP) ## Check that migrations and tables agree, against a Postgres of its own
 	@data_dir=$$(mktemp -d) && trap 'rm -rf "$$data_dir"' EXIT && set -x \
-	&& env -u DATABASE_URL GATEWAY_DATA_DIR="$$data_dir" $(VENV_PYTHON) -m app migrate --check
+	&& export GATEWAY_DATA_DIR="$$data_dir" && unset DATABASE_URL GATEWAY_DIRECT_DATABASE_URL \
+	&& $(VENV_PYTHON) -m app migrate && $(VENV_PYTHON) -m app migrate --check
 
 lock: $(DEV_STAMP) ## Write the lock files anew from pyproject.toml (ARGS=--upgrade for newer versions)
 	$(UV_COMPILE) $(ARGS) pyproject.toml -o requirements.lock

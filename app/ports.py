@@ -109,7 +109,8 @@ class TurnStore(Protocol):
     async def take_over(self, owner: ReplicaId, known: Sequence[TurnId], limit: int) -> list[OpenTurn]:
         """Become the owner, in a new generation, of running turns that nobody runs.
 
-        Those are the turns whose replica has not beaten for a TTL (database clock), and those of ``owner`` that it does not know.
+        Those are the turns whose replica has not beaten for a TTL (database clock), and those of ``owner`` that it does not know a TTL
+        after their start.
         """
 
     async def cancel_unwatched(self, turn_id: TurnId, reason: InterruptReason) -> bool:

@@ -21,9 +21,9 @@ _JSON = Path(__file__).parent / "results" / "latest.json"
 
 def main() -> int:
     """Run the scenarios that the command line asks for."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What the gateway costs against a direct call to the provider.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What the gateway costs beside a direct call.")
     parser.add_argument("--quick", action="store_true", help="one short round each: to look at, not to quote")
-    parser.add_argument("--only", action="append", choices=[scenario.name for scenario in SCENARIOS], help="this scenario (may be repeated)")
+    parser.add_argument("--only", action="append", choices=[scenario.name for scenario in SCENARIOS], help="may be repeated")
     parser.add_argument("--json", type=Path, default=_JSON, metavar="FILE", help="where the figures go (default: %(default)s)")
     options = parser.parse_args()
     chosen = [scenario for scenario in SCENARIOS if not options.only or scenario.name in options.only]

@@ -145,6 +145,12 @@ def family_cpu_s(pid: int) -> float:
     return ticks / _TICKS
 
 
+def machine_cpu_s() -> float:
+    """CPU time that all processes and the kernel have used on this machine, in seconds."""
+    user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9])
+    return (user + nice + system + irq + softirq + steal) / _TICKS
+
+
 def rss_mb(pid: int) -> float:
     """Resident memory of a process in MB (10^6 bytes)."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
@@ -152,5 +158,5 @@ def rss_mb(pid: int) -> float:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields behind the name: state, parent, ...; user and system time are numbers 11 and 12, those of waited-for children 13 and 14."""
+    """The fields behind the name: number 1 is the parent, 11 and 12 user and system time, 13 and 14 those of waited-for children."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

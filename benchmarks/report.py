@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.measure import Latency, Result
+from benchmarks.measure import DISTURBED, Latency, Result
 
 _BUSY = 0.9
 """A core that is used this much has become the limit itself."""
@@ -59,7 +59,7 @@ def tables(results: Sequence[Result]) -> str:
     """What a person reads."""
     parts = [
         _table(_COST_HEADS, [_cost_row(result) for result in results]),
-        "Parts of a core while the turns ran through the gateway (the last column: all but the gateway):",
+        "Parts of a core while the turns ran through the gateway:",
         _table(_BUSY_HEADS, [_busy_row(result) for result in results]),
     ]
     compared = [result for result in results if result.direct]
@@ -81,7 +81,13 @@ def document(results: Sequence[Result], machine: Mapping[str, str]) -> bytes:
     body: dict[str, Any] = {
         "machine": machine,
         "targets": [
-            {"name": target.name, "value": target.figure(by_name[target.scenario]), "limit": target.limit, "goal": target.goal, "unit": target.unit}
+            {
+                "name": target.name,
+                "value": target.figure(by_name[target.scenario]),
+                "limit": target.limit,
+                "goal": target.goal,
+                "unit": target.unit,
+            }
             for target in TARGETS
             if target.scenario in by_name
         ],
@@ -101,7 +107,7 @@ def machine(cores: str) -> dict[str, str]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "cores": cores,
-        "load_before": "%.2f %.2f %.2f" % os.getloadavg(),
+        "load_before": " ".join(f"{load:.2f}" for load in os.getloadavg()),
     }
 
 
@@ -119,7 +125,19 @@ def _summary(result: Result) -> dict[str, Any]:
     return {"errors": result.errors, "medians": figures, "rounds": result}
 
 
-_COST_HEADS = ("scenario", "turns", "errors", "turns/s", "direct", "CPU ms/turn", "us/token", "Postgres ms/turn", "RSS +MB", "kB/stream", "RSS MB")
+_COST_HEADS = (
+    "scenario",
+    "turns",
+    "errors",
+    "turns/s",
+    "direct",
+    "CPU ms/turn",
+    "us/token",
+    "Postgres ms/turn",
+    "RSS +MB",
+    "kB/stream",
+    "RSS MB",
+)
 
 
 def _cost_row(result: Result) -> tuple[str, ...]:
@@ -139,7 +157,7 @@ def _cost_row(result: Result) -> tuple[str, ...]:
     )
 
 
-_BUSY_HEADS = ("scenario", "gateway", "client", "provider", "Postgres", "these three")
+_BUSY_HEADS = ("scenario", "gateway", "client", "provider", "Postgres", "strangers", "client + provider + Postgres")
 
 
 def _busy_row(result: Result) -> tuple[str, ...]:
@@ -147,6 +165,7 @@ def _busy_row(result: Result) -> tuple[str, ...]:
     client = result.cost(lambda cost: cost.load.client_cpu)
     provider = result.cost(lambda cost: cost.load.provider_cpu)
     postgres = result.cost(lambda cost: cost.postgres_cpu)
+    strangers = result.cost(lambda cost: cost.load.foreign_cpu)
     others = client + provider + postgres
     return (
         result.scenario.name,
@@ -154,6 +173,7 @@ def _busy_row(result: Result) -> tuple[str, ...]:
         f"{client:.0%}",
         f"{provider:.0%}",
         f"{postgres:.0%}",
+        f"{strangers:.0%}" + (" (disturbed)" if strangers > DISTURBED else ""),
         f"{others:.0%}" + (" (full: they are the limit as well)" if others > _BUSY else ""),
     )
 
@@ -192,8 +212,9 @@ def _target_row(target: Target, result: Result) -> tuple[str, ...]:
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     lines = [heads, ["-" * width for width in widths], *rows]
-    return "\n".join("  ".join(_aligned(cell, width, index) for index, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip() for line in lines)
+    return "\n".join(_line(line, widths) for line in lines)
 
 
-def _aligned(cell: str, width: int, index: int) -> str:
-    return cell.rjust(width) if index else cell.ljust(width)
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first, *others = zip(cells, widths, strict=True)
+    return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]).rstrip()

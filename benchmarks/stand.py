@@ -3,8 +3,8 @@
 import asyncio
 import secrets
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from benchmarks.scenarios import Scenario
 PLAIN_KEY = "agw_benchmark0plain"
 TLS_KEY = "agw_benchmark0secured"
 _START_S = 60.0
+_POLL_S = 0.05
+_START_POLLS = 1200
 _MAKERS = 16
 """Sessions made at the same time."""
 
@@ -76,33 +78,38 @@ class Gateway:
         return made
 
 
-@asynccontextmanager
-async def open_stand(cores: Cores) -> AsyncIterator[Stand]:
-    """Start what stays, and end it."""
+@contextmanager
+def _folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="agw-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)  # the account that Postgres runs as passes through
-        with start_embedded(folder / "postgres", durable=True) as postgres:
-            assert postgres.process is not None
-            await upgrade(postgres.url)
-            certificate = folder / "provider.pem"
-            write_certificate(certificate)
-            provider = await Child.start("benchmarks.provider", str(certificate), log_dir=folder)
-            try:
-                base_url, tls_base_url = [(await provider.hear(_START_S)).decode().strip() for _ in range(2)]
-                yield Stand(
-                    cores=cores,
-                    folder=folder,
-                    database_url=postgres.url,
-                    secret_key=secrets.token_hex(32),
-                    admin_key=secrets.token_hex(32),
-                    postgres_pid=postgres.process.pid,
-                    provider=provider,
-                    base_url=base_url,
-                    tls_base_url=tls_base_url,
-                )
-            finally:
-                await provider.stop()
+        yield folder
+
+
+@asynccontextmanager
+async def open_stand(cores: Cores) -> AsyncIterator[Stand]:
+    """Start what stays, and end it."""
+    with _folder() as folder, start_embedded(folder / "postgres", durable=True) as postgres:
+        assert postgres.process is not None
+        await upgrade(postgres.url)
+        certificate = folder / "provider.pem"
+        write_certificate(certificate)
+        provider = await Child.start("benchmarks.provider", str(certificate), log_dir=folder)
+        try:
+            base_url, tls_base_url = [(await provider.hear(_START_S)).decode().strip() for _ in range(2)]
+            yield Stand(
+                cores=cores,
+                folder=folder,
+                database_url=postgres.url,
+                secret_key=secrets.token_hex(32),
+                admin_key=secrets.token_hex(32),
+                postgres_pid=postgres.process.pid,
+                provider=provider,
+                base_url=base_url,
+                tls_base_url=tls_base_url,
+            )
+        finally:
+            await provider.stop()
 
 
 @asynccontextmanager
@@ -144,12 +151,11 @@ async def _put_tenants(stand: Stand, port: int) -> None:
 
 async def _wait_until_ready(port: int) -> None:
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-        try:
-            async with asyncio.timeout(_START_S):
-                while not await _is_ready(client):
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            raise ChildFailedError("the gateway does not become ready") from None
+        for _ in range(_START_POLLS):
+            if await _is_ready(client):
+                return
+            await asyncio.sleep(_POLL_S)
+    raise ChildFailedError("the gateway does not become ready")
 
 
 async def _is_ready(client: httpx.AsyncClient) -> bool:

@@ -7,19 +7,9 @@ from typing import TypeAlias
 import msgspec
 
 from app.agent.tool_calls import FinishedCall
-from app.domain.events import (
-    MAX_EVENT_TEXT,
-    AttemptFailedEvent,
-    AttemptReset,
-    Delta,
-    Fact,
-    MessageDelta,
-    ProviderFallback,
-    ReasoningDeltaEvent,
-    ToolCompleted,
-)
+from app.domain.events import MAX_EVENT_TEXT, AttemptFailedEvent, AttemptReset, Fact, ProviderFallback, ToolCompleted
 from app.domain.messages import Message, Role, StoredMessage
-from app.domain.model import AttemptFailed, ModelChunk, ModelReply, ReasoningDelta, TextDelta
+from app.domain.model import AttemptFailed, Delta, MessageDelta, ModelChunk, ModelReply, ReasoningDelta
 from app.domain.turns import MachineState, Outcome
 
 
@@ -68,19 +58,17 @@ class Arrivals:
         deltas: list[Delta] = []
         reply: ModelReply | None = None
         for chunk in batch:
-            match chunk:
-                case TextDelta(attempt=attempt, text=text):
-                    deltas.append(MessageDelta(attempt=attempt, text=text))
-                case ReasoningDelta(attempt=attempt, text=text):
-                    deltas.append(ReasoningDeltaEvent(attempt=attempt, text=text))
-                case AttemptFailed():
-                    if deltas:
-                        facts.append(Show(deltas))
-                        deltas = []
-                    state = msgspec.structs.replace(state, attempts=chunk.attempt)
-                    facts.append(Record(events=_attempt_events(chunk), messages=(), state=state))
-                case ModelReply():
-                    reply = chunk
+            if isinstance(chunk, MessageDelta | ReasoningDelta):
+                deltas.append(chunk)
+                continue
+            if deltas:
+                facts.append(Show(deltas))
+                deltas = []
+            if isinstance(chunk, ModelReply):
+                reply = chunk
+            else:
+                state = msgspec.structs.replace(state, attempts=chunk.attempt, route=chunk.route)
+                facts.append(Record(events=_attempt_events(chunk), messages=(), state=state))
         if deltas:
             facts.append(Show(deltas))
         return cls(facts=facts, state=state, reply=reply)

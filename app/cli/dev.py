@@ -87,9 +87,10 @@ def first_turn(url: str, key: DemoKey) -> list[str]:
     else:
         source = key.value or "agw_..."
     session = f"""curl -sS -X POST {url}/sessions -H "x-api-key: $KEY" | grep -o 'sess_[a-z0-9]*' | head -n 1"""
+    headers = '-H "x-api-key: $KEY" -H "Content-Type: application/json"'
     return [
         f"KEY={source}; SESSION=$({session})",
-        f"""curl -sSN {url}/sessions/$SESSION/turns -H "x-api-key: $KEY" -H "Content-Type: application/json" -d '{{"input": "Hello, who are you?"}}'""",
+        f"""curl -sSN {url}/sessions/$SESSION/turns {headers} -d '{{"input": "Hello, who are you?"}}'""",
     ]
 
 

@@ -1,5 +1,6 @@
 """Sockets, signals and processes of a gateway that serves."""
 
+import argparse
 import asyncio
 import ctypes
 import errno
@@ -20,6 +21,15 @@ from app.cli.errors import CommandError
 logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
+_MAX_PORT = 65_535
+
+
+def port_number(text: str) -> int:
+    """An argparse type: a port, 0 for a free one."""
+    number = int(text)
+    if not 0 <= number <= _MAX_PORT:
+        raise argparse.ArgumentTypeError(f"must be 0 to {_MAX_PORT}")
+    return number
 
 
 def new_event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -33,14 +43,23 @@ def new_event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 def bind(host: str, port: int) -> socket.socket:
     """A bound socket that does not listen yet, inheritable by workers. Raises CommandError when the address is taken or none of ours."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        listener = _bound(host, port)
     except OSError as error:
         hint = " Is another gateway running? Choose another --port." if error.errno == errno.EADDRINUSE else ""
         raise CommandError(f"Cannot listen on {host} port {port}: {error.strerror or error}.{hint}") from None
     listener.set_inheritable(True)
+    return listener
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
     return listener
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from app.cli.databases import direct_url, open_database, open_tenants, read_settings, start_logging
 from app.cli.demo_tenant import DemoKey, DemoProvider, DemoSettings, choose_provider, demo_simulator, ensure_key, ensure_tenant
 from app.cli.errors import MISUSED, CommandError
-from app.cli.processes import ExitWatchdog, bind, die_with_parent, new_event_loop_factory, stop_on_sigterm, url_of
+from app.cli.processes import ExitWatchdog, bind, die_with_parent, new_event_loop_factory, port_number, stop_on_sigterm, url_of
 from app.cli.workers import READY, WorkerGroup, WorkerPlan
 from app.clock import SystemClock
 from app.main import ServeHooks, apply_bootstrap, serve
@@ -68,7 +68,7 @@ def add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 def add_address(parser: argparse.ArgumentParser) -> None:
     """Add the options of where and in how many processes to serve."""
     parser.add_argument("--host", default=HOST, help="address to listen on (default %(default)s)")
-    parser.add_argument("--port", type=int, default=PORT, help="port to listen on; 0 takes a free one (default %(default)s)")
+    parser.add_argument("--port", type=port_number, default=PORT, help="port to listen on; 0 takes a free one (default %(default)s)")
     parser.add_argument("--workers", type=_positive, default=1, help="processes, each a replica of its own (default %(default)s)")
 
 

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 
 from app.cli.errors import CommandError
-from app.cli.processes import new_event_loop_factory, stop_on_sigterm
+from app.cli.processes import new_event_loop_factory, port_number, stop_on_sigterm
 from app.simulator import run_simulator
 
 
@@ -16,7 +16,7 @@ def add_simulate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Run a model provider that answers from scripts (OpenAI Chat Completions). What a request is answered is scripted by "
         "the model's name or by [[sim ...]] in the message; `python -m pydoc app.simulator` explains it.",
     )
-    parser.add_argument("--port", type=int, required=True, help="port to listen on; 0 takes a free one")
+    parser.add_argument("--port", type=port_number, required=True, help="port to listen on; 0 takes a free one")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument("--strict", action="store_true", help="answer 400 to histories that real providers refuse")
     parser.add_argument("--picky", action="store_true", help="also to those that only some refuse; implies --strict")

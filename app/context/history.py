@@ -18,7 +18,10 @@ CUT_MARK = "[Interrupted here.]"
 
 def repair(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return a valid history made of ``messages``; the input stays as it is."""
-    return tuple(_with_results(_joined(messages), messages))
+    history = _History()
+    for message in messages:
+        history.add(message)
+    return tuple(history.messages())
 
 
 def unanswered(placed: Iterable[tuple[int, Message]]) -> list[tuple[int, ToolCall]]:
@@ -56,27 +59,50 @@ def closing_note(outcome: Outcome, *, keep_text: bool) -> Message | None:
             return Message(role=Role.ASSISTANT, content=FAILED_NOTE, kind=MessageKind.NOTE)
 
 
-def _joined(messages: Sequence[Message]) -> list[Message]:
-    """Everything but tool results, neighbours of one role joined."""
-    joined: list[Message] = []
-    for position, message in enumerate(messages):
-        if message.role is Role.TOOL or (_blank(message.content) and not message.tool_calls):
-            continue
-        last = joined[-1] if joined else None
-        if last is None or last.role is not message.role:
-            joined.append(_unique_calls(message))
+class _History:
+    """A history as it is put together, message by message."""
+
+    def __init__(self) -> None:
+        self._joined: list[Message] = []
+        """Everything but results, neighbours of one role joined."""
+        self._answered = False
+        """Whether the last of them has a result: when the assistant speaks again behind it, that is another message."""
+        self._asked: dict[str, int] = {}
+        """By call id the place of the newest message that has it: ids can come back, some providers count from zero in each answer."""
+        self._results: dict[tuple[int, str], Message] = {}
+        """By place and call id; only the first one counts."""
+
+    def add(self, message: Message) -> None:
+        if message.role is Role.TOOL:
+            self._add_result(message)
+        elif message.tool_calls or not _blank(message.content):
+            self._add_spoken(message)
+
+    def messages(self) -> Iterable[Message]:
+        """Everything, with one result for each call right behind its message."""
+        for place, message in enumerate(self._joined):
+            yield message
+            for call in message.tool_calls:
+                yield _result(call, self._results.get((place, call.id)))
+
+    def _add_result(self, message: Message) -> None:
+        call_id = message.tool_call_id
+        place = None if call_id is None else self._asked.get(call_id)
+        if call_id is None or place is None:
+            return
+        self._results.setdefault((place, call_id), message)
+        self._answered = self._answered or place == len(self._joined) - 1
+
+    def _add_spoken(self, message: Message) -> None:
+        last = self._joined[-1] if self._joined else None
+        if last is None or last.role is not message.role or self._answered:
+            self._joined.append(_unique_calls(message))
+            self._answered = False
         elif message.role is Role.USER:
-            joined[-1] = Message(role=Role.USER, content=_join_content(last.content, message.content, "\n\n"))
-        elif _answered_between(messages, position):
-            joined.append(_unique_calls(message))
+            self._joined[-1] = Message(role=Role.USER, content=_join_content(last.content, message.content, "\n\n"))
         else:
-            joined[-1] = _join_assistants(last, message)
-    return joined
-
-
-def _answered_between(messages: Sequence[Message], position: int) -> bool:
-    """Whether the message before ``position`` is a result: then the assistant spoke again after its calls."""
-    return position > 0 and messages[position - 1].role is Role.TOOL
+            self._joined[-1] = _join_assistants(last, message)
+        self._asked.update((call.id, len(self._joined) - 1) for call in message.tool_calls)
 
 
 def _join_assistants(first: Message, second: Message) -> Message:
@@ -104,42 +130,12 @@ def _unique_calls(message: Message) -> Message:
     )
 
 
-def _with_results(joined: list[Message], messages: Sequence[Message]) -> Iterable[Message]:
-    """Put behind each assistant message one result for each of its calls."""
-    results = _Results(messages)
-    for message in joined:
-        yield message
-        for call in message.tool_calls:
-            yield results.take(call)
-
-
-class _Results:
-    """The results of a history by call id, in order, each used once."""
-
-    def __init__(self, messages: Sequence[Message]) -> None:
-        # An id can come back in a later answer (some providers count from zero in each), so results queue up per id, but only
-        # the first one behind each call counts: a second one for the same call is dropped.
-        self._by_id: dict[str, list[Message]] = {}
-        called: dict[str, int] = {}
-        for message in messages:
-            for call in message.tool_calls:
-                called[call.id] = called.get(call.id, 0) + 1
-            key = message.tool_call_id
-            if message.role is Role.TOOL and key is not None and key in called:
-                queue = self._by_id.setdefault(key, [])
-                if len(queue) < called[key]:
-                    queue.append(message)
-
-    def take(self, call: ToolCall) -> Message:
-        queue = self._by_id.get(call.id)
-        if not queue:
-            return interrupted_result(call)
-        result = queue.pop(0)
-        return (
-            result
-            if not _blank(result.content)
-            else Message(role=Role.TOOL, content="(empty)", tool_call_id=call.id, tool_name=call.name, is_error=result.is_error)
-        )
+def _result(call: ToolCall, found: Message | None) -> Message:
+    if found is None:
+        return interrupted_result(call)
+    if _blank(found.content):
+        return Message(role=Role.TOOL, content="(empty)", tool_call_id=call.id, tool_name=call.name, is_error=found.is_error)
+    return found
 
 
 def _blank(content: Content) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 
 from app.domain.ids import SessionId, TurnId
 from app.domain.messages import ContentPart, StoredMessage
-from app.domain.model import FailureReason, RouteRef, Usage
+from app.domain.model import Delta, FailureReason, MessageDelta, ReasoningDelta, RouteRef, Usage
 from app.domain.turns import Completed, Failed, FailedReason, Interrupted, MachineState, Outcome
 
 
@@ -64,22 +64,6 @@ class IterationStarted(msgspec.Struct, frozen=True, kw_only=True):
     event_type: ClassVar[str] = "iteration.started"
     iteration: int
     max_iterations: int
-
-
-class MessageDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of the answer, void when its attempt is reset."""
-
-    event_type: ClassVar[str] = "message.delta"
-    attempt: int
-    text: str
-
-
-class ReasoningDeltaEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of the model's reasoning, void when its attempt is reset."""
-
-    event_type: ClassVar[str] = "reasoning.delta"
-    attempt: int
-    text: str
 
 
 class ToolCallView(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,7 +202,6 @@ class TurnFailed(msgspec.Struct, frozen=True, kw_only=True):
     route: RouteRef | None
 
 
-Delta: TypeAlias = MessageDelta | ReasoningDeltaEvent
 TerminalEvent: TypeAlias = TurnCompleted | TurnInterrupted | TurnFailed
 Fact: TypeAlias = (
     TurnQueued
@@ -274,7 +257,7 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     TurnResumed,
     IterationStarted,
     MessageDelta,
-    ReasoningDeltaEvent,
+    ReasoningDelta,
     MessageCompleted,
     ToolStarted,
     ToolCompleted,

@@ -5,7 +5,7 @@
 """
 
 import enum
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import msgspec
 
@@ -92,18 +92,23 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     first_attempt: int
 
 
-class TextDelta(msgspec.Struct, frozen=True):
-    """Visible text of an attempt."""
+class MessageDelta(msgspec.Struct, frozen=True):
+    """A piece of an attempt's visible text: a chunk of a model's stream and, unchanged, an event; void when its attempt is reset."""
 
+    event_type: ClassVar[str] = "message.delta"
     attempt: int
     text: str
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True):
-    """Reasoning text of an attempt."""
+    """A piece of an attempt's reasoning, as :class:`MessageDelta`."""
 
+    event_type: ClassVar[str] = "reasoning.delta"
     attempt: int
     text: str
+
+
+Delta: TypeAlias = MessageDelta | ReasoningDelta
 
 
 class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,4 +146,4 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float | None
 
 
-ModelChunk: TypeAlias = TextDelta | ReasoningDelta | AttemptFailed | ModelReply
+ModelChunk: TypeAlias = Delta | AttemptFailed | ModelReply

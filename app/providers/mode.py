@@ -6,10 +6,8 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from app.domain.messages import ToolCall
-from app.domain.model import FailureReason, FinishReason, ModelRequest, ReasoningDelta, TextDelta, Usage
+from app.domain.model import Delta, FailureReason, FinishReason, ModelRequest, Usage
 from app.domain.tenants import Provider, Route
-
-Delta: TypeAlias = TextDelta | ReasoningDelta
 
 
 class ReplyParts(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,11 +10,11 @@ A response that begins like a document (``{``, ``[``, ``<``) is one, whatever it
 import asyncio
 from typing import Final
 
-from app.domain.model import FailureReason, Usage
+from app.domain.model import Delta, FailureReason, Usage
 from app.domain.tenants import Route
 from app.ports import Clock
 from app.providers.classify import Failure, classify_error, classify_response, transport_failure
-from app.providers.mode import Delta, ProviderError, ReplyParts, StreamDecoder
+from app.providers.mode import ProviderError, ReplyParts, StreamDecoder
 from app.providers.sse import EventTooLargeError, SseDecoder
 from app.providers.transport import ConnectFailedError, ConnectionBrokenError, Endpoint, ProviderTransport, ResponseStream
 

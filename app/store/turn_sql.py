@@ -22,6 +22,13 @@ _VIEW = """
 """
 
 
+_UPSERT_EVENTS = """
+    ON CONFLICT (turn_id, first_seq) DO UPDATE SET last_seq = excluded.last_seq, frames = excluded.frames
+    WHERE turn_events.kind = 0 AND excluded.last_seq > turn_events.last_seq
+"""
+"""A write of deltas whose answer was lost may have happened: the next one begins at the same number and goes further."""
+
+
 def _sql(statement: str) -> Statement:
     return Statement(text(statement))
 
@@ -107,7 +114,8 @@ TAKE_OVER = _sql(f"""
 WITH c AS MATERIALIZED (
     SELECT t.id FROM turns t
     WHERE t.state = 'running'
-      AND (CASE WHEN t.owner = :owner THEN t.id <> ALL(CAST(:known AS text[]))
+      AND (CASE WHEN t.owner = :owner
+           THEN t.id <> ALL(CAST(:known AS text[])) AND t.started_at < clock_timestamp() - make_interval(secs => :own_after_s)
            ELSE NOT EXISTS (SELECT 1 FROM replicas r WHERE r.id = t.owner AND r.expires_at > clock_timestamp()) END)
     ORDER BY t.id LIMIT :limit
     FOR NO KEY UPDATE OF t SKIP LOCKED
@@ -121,7 +129,7 @@ SELECT {_TURN}, s.next_seq, true AS resumed, s.system_prompt, s.tools, s.model, 
 FROM t JOIN sessions s ON s.id = t.session_id
 """)
 
-COMMIT = _sql("""
+COMMIT = _sql(f"""
 WITH s AS MATERIALIZED (
     SELECT id FROM sessions WHERE id = :session_id AND CAST(:next_seq AS bigint) > 0 FOR NO KEY UPDATE
 ), t AS (
@@ -136,6 +144,7 @@ WITH s AS MATERIALIZED (
     INSERT INTO turn_events (turn_id, first_seq, last_seq, kind, frames)
     SELECT t.id, x.* FROM t, unnest(CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[]), CAST(:kinds AS smallint[]),
                                     CAST(:frames AS bytea[])) AS x
+    {_UPSERT_EVENTS}
 ), m AS (
     INSERT INTO messages (session_id, seq, id, turn_id, note, body)
     SELECT t.session_id, x.seq, x.id, t.id, x.note, x.body
@@ -150,7 +159,7 @@ SELECT (SELECT id FROM t) AS applied
 
 FENCE = _sql("SELECT generation, last_seq FROM turns WHERE id = :id")
 
-APPEND_DELTAS = _sql("""
+APPEND_DELTAS = _sql(f"""
 WITH b AS MATERIALIZED (
     SELECT * FROM unnest(CAST(:ids AS text[]), CAST(:owners AS text[]), CAST(:generations AS integer[]), CAST(:firsts AS bigint[]),
                          CAST(:lasts AS bigint[]), CAST(:frames AS bytea[])) AS x(id, owner, generation, first_seq, last_seq, frames)
@@ -161,7 +170,7 @@ WITH b AS MATERIALIZED (
 ), e AS (
     INSERT INTO turn_events (turn_id, first_seq, last_seq, kind, frames)
     SELECT b.id, b.first_seq, b.last_seq, 0, b.frames FROM b JOIN t ON t.id = b.id
-    ON CONFLICT DO NOTHING
+    {_UPSERT_EVENTS}
 )
 SELECT id FROM t
 """)

@@ -112,8 +112,11 @@ class TurnRepository:
         return [_open_turn(row) for row in rows]
 
     async def take_over(self, owner: ReplicaId, known: Sequence[TurnId], limit: int) -> list[OpenTurn]:
-        """Become the owner of running turns that nobody runs: their replica is gone, or it is ``owner`` and does not know them."""
-        params = {"owner": owner, "known": list(known), "limit": limit}
+        """Become the owner of running turns that nobody runs: their replica is gone, or it is ``owner`` and does not know them.
+
+        Those of ``owner`` only a TTL after their start: ``known`` may be older than a turn that was opened meanwhile.
+        """
+        params = {"owner": owner, "known": list(known), "limit": limit, "own_after_s": self._ttl_s}
         return [_open_turn(row) for row in await self._database.fetch(sql.TAKE_OVER, params)]
 
     async def commit(self, commit: Commit) -> None:

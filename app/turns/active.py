@@ -62,7 +62,8 @@ class ActiveTurns:
             return False
         if runner is not None:  # once only: a second cancellation would tear the closing
             runner.interrupt_reason = reason
-            task.cancel()
+            # Not at once: a task that is cancelled before its first step never runs, and its turn would stay open.
+            asyncio.get_running_loop().call_soon(task.cancel)
         return True
 
     def followers(self, turn_id: TurnId) -> int:

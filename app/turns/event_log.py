@@ -80,7 +80,8 @@ class EventLog:
         """
         cursor = after
         self._counters.followers += 1
-        self._watched[turn_id] += watched
+        if watched:
+            self._watched[turn_id] += 1
         attached = self._live.get(turn_id)
         if attached is not None:
             attached.followers += 1
@@ -94,11 +95,15 @@ class EventLog:
                     return
         finally:
             self._counters.followers -= 1
-            self._watched[turn_id] -= watched
-            if not self._watched[turn_id]:
-                del self._watched[turn_id]
+            if watched:
+                self._unwatch(turn_id)
             if attached is not None:
                 attached.followers -= 1
+
+    def _unwatch(self, turn_id: TurnId) -> None:
+        self._watched[turn_id] -= 1
+        if not self._watched[turn_id]:
+            del self._watched[turn_id]
 
     async def _next_piece(self, turn_id: TurnId, cursor: int) -> Piece:
         while True:
@@ -135,14 +140,13 @@ class EventLog:
 
     async def _flush_batch(self, turns: list[LiveTurn]) -> None:
         claimed: list[tuple[LiveTurn, EventRow]] = []
-        for live in turns:
-            row = live.unstored()
-            if row is not None and not live.write.locked():
-                await live.write.acquire()  # free, so this does not wait
-                claimed.append((live, row))
-        if not claimed:
-            return
         try:
+            for live in turns:
+                row = await _lock(live)
+                if row is not None:
+                    claimed.append((live, row))
+            if not claimed:
+                return
             held = await self._store_deltas(claimed)
             for live, row in claimed:
                 if live.fence.turn_id in held:
@@ -173,3 +177,14 @@ class EventLog:
                 # This turn cannot be stored: it is given up, so that it does not hold up the others.
                 logger.exception("the deltas of one turn cannot be stored", extra={"turn_id": batch.fence.turn_id})
         return held
+
+
+async def _lock(live: LiveTurn) -> EventRow | None:
+    """Take a turn's write lock if it is free and there are unstored deltas; returns those."""
+    if live.write.locked():
+        return None
+    await live.write.acquire()  # does not wait, except for a commit that is next in line: that one takes the deltas along
+    row = live.unstored()
+    if row is None:
+        live.write.release()
+    return row

@@ -47,6 +47,8 @@ class LiveTurn:
         self._floor = last_seq
         """Frames up to here are not in memory."""
         self._waiters: list[asyncio.Future[None]] = []
+        self._withheld = False
+        """A follower was not shown unstored deltas: it wants to know when they are stored."""
         self._drained = asyncio.Event()
         self._drained.set()
 
@@ -84,6 +86,9 @@ class LiveTurn:
         if self.unstored_bytes <= MAX_UNSTORED_BYTES:
             self._drained.set()
         self._keep(row)
+        if self._withheld:
+            self._withheld = False
+            self.wake()
 
     async def wait_drained(self) -> None:
         """Return when storage has caught up enough to go on."""
@@ -103,6 +108,7 @@ class LiveTurn:
         """
         if after < self._floor:
             return None
+        self._withheld |= stored_only and bool(self._fresh)
         parts: list[bytes] = []
         last, end = after, False
         for row in self._behind(after, stored_only=stored_only):

@@ -16,7 +16,6 @@ from app.domain.events import (
     AttemptReset,
     Fact,
     IterationStarted,
-    MessageDelta,
     ToolCompleted,
     TurnQueued,
     TurnResumed,
@@ -25,6 +24,7 @@ from app.domain.events import (
 )
 from app.domain.ids import MessageId, make_id
 from app.domain.messages import Message, StoredMessage
+from app.domain.model import MessageDelta
 from app.domain.tenants import Tenant
 from app.domain.tools import INTERRUPTED_OUTPUT
 from app.domain.turns import (

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.domain.errors import UnavailableError
-from app.domain.ids import ReplicaId, TurnId
+from app.domain.ids import ReplicaId, TenantId, TurnId
 from app.domain.tenants import Tenant
-from app.domain.turns import InterruptReason, NewTurn, Opening, OpenTurn
+from app.domain.turns import InterruptReason, NewTurn, Opening, OpenTurn, TurnState, TurnView
 from app.ports import Clock, MessageStore, ModelClients, ReplicaStore, TenantStore, Toolbox, TurnStore, Wakeups
 from app.turns.active import ActiveTurns, Departure
 from app.turns.counters import Counters
 from app.turns.event_log import EventLog
 from app.turns.lease import Lease
+from app.turns.queued import close_queued
 from app.turns.runner import RunnerParts, TurnRunner
 
 logger = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ class TurnServer:
         self._queue_hint = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._opening: set[TurnId] = set()
-        self._abandoned: set[TurnId] = set()
+        self._abandoned: dict[TurnId, TenantId] = {}
         self._abandon_hint = asyncio.Event()
         self._claiming = asyncio.Lock()
 
@@ -133,9 +134,15 @@ class TurnServer:
         except UnavailableError:
             logger.warning("the lease could not be given back; it will lapse")
 
+    @property
+    def free(self) -> int:
+        """Turns that may still be started, those that are being written counted."""
+        return max(0, self.active.free - len(self._opening))
+
     async def open(self, turn: NewTurn, tenant: Tenant) -> Opening:
         """Write a turn and, when it may start at once, run it."""
-        self._opening.add(turn.id)
+        if turn.owner is not None:
+            self._opening.add(turn.id)
         try:
             opening = await self._stores.turns.open(turn)
             if isinstance(opening, OpenTurn):
@@ -161,22 +168,32 @@ class TurnServer:
         self._wakeups.announce(CANCEL_TOPIC, (turn_id,))
         return False
 
-    def abandon(self, turn_id: TurnId) -> None:
+    async def close_queued(self, view: TurnView, reason: InterruptReason) -> bool:
+        """End a turn that waits in the queue; false when it has left it meanwhile. Raises UnavailableError."""
+        return await close_queued(view, reason, store=self._stores.turns, log=self.log, counters=self.counters)
+
+    def abandon(self, tenant_id: TenantId, turn_id: TurnId) -> None:
         """Interrupt a turn as ``client_gone`` as soon as nobody reads it."""
-        self._abandoned.add(turn_id)
+        self._abandoned[turn_id] = tenant_id
         self._abandon_hint.set()
 
     async def _run_abandoned(self) -> None:
         """See to turns whose client is gone until each has ended or was interrupted."""
         while True:
             await self._abandon_hint.wait()
-            for turn_id in list(self._abandoned):
+            for turn_id, tenant_id in list(self._abandoned.items()):
                 if self.active.followers(turn_id) == 0 and await self._stores.turns.cancel_unwatched(turn_id, InterruptReason.CLIENT_GONE):
-                    self._abandoned.discard(turn_id)
-                    self.interrupt(turn_id, InterruptReason.CLIENT_GONE)
+                    await self._end_abandoned(tenant_id, turn_id)
+                    del self._abandoned[turn_id]
             if not self._abandoned:
                 self._abandon_hint.clear()
             await self._clock.sleep(ABANDONED_S)
+
+    async def _end_abandoned(self, tenant_id: TenantId, turn_id: TurnId) -> None:
+        """Interrupt a turn that is marked so: also one that has just left the queue, since it starts with the mark."""
+        view = await self._stores.turns.get(tenant_id, turn_id)
+        if view is None or view.state is not TurnState.QUEUED or not await self.close_queued(view, InterruptReason.CLIENT_GONE):
+            self.interrupt(turn_id, InterruptReason.CLIENT_GONE)
 
     async def _flush_last(self) -> None:
         """Store what is left and let every reader come to its end."""
@@ -195,12 +212,12 @@ class TurnServer:
             except TimeoutError:
                 pass
             self._queue_hint.clear()
-            if self.active.free and self.lease.valid and not self.departure.draining:
+            if self.free and self.lease.valid and not self.departure.draining:
                 await self._claim()
 
     async def _claim(self) -> None:
-        limit = min(CLAIM_LIMIT, self.active.free)
         async with self._claiming:
+            limit = max(1, min(CLAIM_LIMIT, self.free))
             claimed = await self._stores.turns.claim(self.lease.replica, limit)
             for turn in claimed:
                 self.active.start(turn, None, announced=False)
@@ -220,7 +237,11 @@ class TurnServer:
             known = [*self._opening, *self.active.ids()]
             lost = await self._stores.turns.take_over(self.lease.replica, known, RECOVER_LIMIT)
         for turn in lost:
-            await TurnRunner(self._parts, turn, announced=True).end_lost()
+            try:
+                await TurnRunner(self._parts, turn, announced=True).end_lost()
+            except Exception:
+                # The boundary between turns: one that cannot be ended must not keep the others open.
+                logger.exception("a lost turn cannot be ended", extra={"turn_id": turn.fence.turn_id})
         if lost:
             logger.warning("ended turns of a lost replica", extra={"turns": len(lost)})
             self._queue_hint.set()

@@ -4,10 +4,8 @@ import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-import msgspec
-
-from app.domain.errors import ConflictError, InvalidRequestError, LeaseLostError, NotFoundError, UnavailableError
-from app.domain.events import Event, FrameEncoder, IterationStarted, TurnQueued, TurnStarted, terminal_event
+from app.domain.errors import ConflictError, InvalidRequestError, NotFoundError, UnavailableError
+from app.domain.events import Event, FrameEncoder, IterationStarted, TurnQueued, TurnStarted
 from app.domain.ids import MessageId, SessionId, TenantId, TurnId, make_id
 from app.domain.model import RouteRef
 from app.domain.sessions import Page
@@ -15,10 +13,7 @@ from app.domain.tenants import Purpose, Tenant
 from app.domain.turns import (
     SEQ_GAP,
     Busy,
-    Closing,
-    Commit,
     EventRow,
-    Interrupted,
     InterruptReason,
     NewTurn,
     NoSession,
@@ -37,6 +32,9 @@ from app.domain.turns import (
 from app.ports import Clock, ModelClients, TurnStore
 from app.turns.counters import Counters
 from app.turns.server import TurnServer
+
+LOOK_BACK = 100
+"""Newest turns of a session among which the running one is looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +74,16 @@ class Turns:
         """
         if self.draining:
             raise UnavailableError("draining", "This replica is shutting down; another one takes the request.", retry_after_s=1)
-        ask = _Ask(tenant, session_id, request, idempotency_key, fingerprint)
-        if self._server.active.free:
+        primary = await self._primary(tenant, session_id)
+        ask = _Ask(tenant, session_id, request, idempotency_key, fingerprint, primary)
+        if self._server.free:
             opening = await self._open(ask, queue=None)
             if isinstance(opening, Busy) and request.on_busy is not OnBusy.REJECT:
                 opening = await self._enqueue(ask, opening.turn_id)
         elif request.background or request.on_busy is not OnBusy.REJECT:
             opening = await self._open(ask, queue="at_capacity")
+            if isinstance(opening, Queued) and request.on_busy is OnBusy.INTERRUPT:
+                await self._supersede(ask)
         else:
             raise UnavailableError("at_capacity", "This replica runs as many turns as it may.", retry_after_s=2)
         return self._answer(opening)
@@ -118,7 +119,7 @@ class Turns:
         """Interrupt a turn and return it as it then stands: terminal, or still stopping. Idempotent. Raises NotFoundError."""
         view = await self._store.request_cancel(tenant_id, turn_id, reason)
         while view is not None and view.state is TurnState.QUEUED:
-            if await self._close_queued(view, reason):
+            if await self._server.close_queued(view, reason):
                 break
             view = await self._store.request_cancel(tenant_id, turn_id, reason)
         if view is None:
@@ -127,9 +128,9 @@ class Turns:
             await self._server.active.wait(turn_id, 1.0)
         return await self.get(tenant_id, turn_id)
 
-    def client_left(self, turn_id: TurnId) -> None:
+    def client_left(self, tenant_id: TenantId, turn_id: TurnId) -> None:
         """The connection of a POST with ``on_disconnect: cancel`` is gone: its turn is interrupted as soon as nobody else reads it."""
-        self._server.abandon(turn_id)
+        self._server.abandon(tenant_id, turn_id)
 
     async def _enqueue(self, ask: "_Ask", running: TurnId) -> Opening:
         opening = await self._open(ask, queue="session_busy")
@@ -138,10 +139,9 @@ class Turns:
         return opening
 
     async def _open(self, ask: "_Ask", *, queue: str | None) -> Opening:
-        primary = await self._primary(ask)
         now_ms = self._clock.unix_ms()
         turn_id = TurnId(make_id("turn", now_ms, secrets.token_bytes(10)))
-        events = _first_events(ask, primary, queue)
+        events = _first_events(ask, queue)
         encoder = FrameEncoder(turn_id)
         frames = b"".join(encoder.frame(1 + index, event) for index, event in enumerate(events))
         return await self._server.open(
@@ -160,12 +160,19 @@ class Turns:
             ask.tenant,
         )
 
-    async def _primary(self, ask: "_Ask") -> RouteRef:
+    async def _supersede(self, ask: "_Ask") -> None:
+        """Interrupt the turn that runs in the session, if one does."""
+        page = await self._store.list_for_session(ask.tenant.id, ask.session_id, LOOK_BACK, None)
+        for view in page.data:
+            if view.state is TurnState.RUNNING:
+                await self.interrupt(ask.tenant.id, view.id, InterruptReason.SUPERSEDED)
+
+    async def _primary(self, tenant: Tenant, session_id: SessionId) -> RouteRef:
         """The route that the turn asks first, for its first event. Only a chain of several routes leaves the session a choice."""
         model = None
-        if len(ask.tenant.chains.get(Purpose.CHAT, ())) > 1:
-            model = await self._store.session_model(ask.tenant.id, ask.session_id)
-        return self._models.for_chat(ask.tenant, model).primary
+        if len(tenant.chains.get(Purpose.CHAT, ())) > 1:
+            model = await self._store.session_model(tenant.id, session_id)
+        return self._models.for_chat(tenant, model).primary
 
     def _answer(self, opening: Opening) -> Started:
         match opening:
@@ -184,29 +191,12 @@ class Turns:
             case NoSession():
                 raise NotFoundError
 
-    async def _close_queued(self, view: TurnView, reason: InterruptReason) -> bool:
-        """End a turn that waits; false when it has left the queue meanwhile."""
-        outcome = Interrupted(reason=reason)
-        event = terminal_event(view.id, view.session_id, outcome, view.machine)
-        seq = view.last_seq + 1
-        row = EventRow(seq, seq, RowKind.TERMINAL, FrameEncoder(view.id).frame(seq, event))
-        closing = Closing(state=TurnState.INTERRUPTED, reason=reason.value, outcome=msgspec.json.encode(event))
-        try:
-            await self._store.commit(
-                Commit(fence=view.fence, previous_seq=view.last_seq, last_seq=seq, rows=(row,), state=view.machine, closing=closing)
-            )
-        except LeaseLostError:
-            return False
-        self._server.log.announce(view.id)
-        self.counters.ended[TurnState.INTERRUPTED.value, reason.value] += 1
-        return True
 
-
-def _first_events(ask: "_Ask", primary: RouteRef, queue: str | None) -> tuple[Event, ...]:
+def _first_events(ask: "_Ask", queue: str | None) -> tuple[Event, ...]:
     if queue is not None:
         return (TurnQueued(session_id=ask.session_id, reason=queue),)
     begin = IterationStarted(iteration=1, max_iterations=ask.request.max_iterations)
-    return (TurnStarted(session_id=ask.session_id, route=primary), begin)
+    return (TurnStarted(session_id=ask.session_id, route=ask.primary), begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,3 +208,5 @@ class _Ask:
     request: TurnRequest
     idempotency_key: str | None
     fingerprint: bytes
+    primary: RouteRef
+    """The route that is asked first."""

@@ -7,6 +7,7 @@ somebody waits, and sooner when another replica announces news.
 import asyncio
 import logging
 from collections.abc import Sequence
+from itertools import chain
 
 from app.domain.errors import UnavailableError
 from app.domain.ids import TurnId
@@ -62,10 +63,9 @@ class StoredTail:
         try:
             await self._read_all()
         finally:
-            for futures in self._waiting.values():
-                for future in futures:
-                    if not future.done():
-                        future.set_result(([], True))
+            for future in chain.from_iterable(self._waiting.values()):
+                if not future.done():
+                    future.set_result(([], True))
             self._waiting.clear()
 
     def hint(self, _turn_id: str = "") -> None:
@@ -74,6 +74,8 @@ class StoredTail:
 
     async def run(self) -> None:
         """Serve until cancelled."""
+        if self._waiting:
+            self.hint()  # started again after a fault: who waits must not wait for news
         while True:
             await self._asked.wait()
             self._asked.clear()

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from app.domain.errors import LeaseLostError, UnavailableError
-from app.domain.events import Delta, Fact, TerminalEvent
+from app.domain.events import Fact, TerminalEvent
 from app.domain.messages import StoredMessage
+from app.domain.model import Delta
 from app.domain.turns import Closing, Commit, EventRow, MachineState, NewMessage, OpenTurn, RowKind, TurnState
 from app.ports import Clock, TurnStore
 from app.turns.counters import Counters

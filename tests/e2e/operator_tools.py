@@ -14,8 +14,8 @@ from app.tools.operator import Tool
 MODULE = "tests.e2e.operator_tools"
 LONG_S = 30.0
 """How long a tool sleeps that is only ended by an interrupt."""
-STUBBORN_S = 1.5
-"""How long ``ignore_cancel`` goes on, whatever is done to it: longer than the loop waits for interrupted calls."""
+STUBBORN_S = 10.0
+"""How long ``ignore_cancel`` goes on at most."""
 
 
 class Runs:
@@ -159,15 +159,12 @@ async def swallow_cancel() -> str:
 
 
 async def ignore_cancel() -> str:
-    """Sleep for STUBBORN_S and ignore every cancellation."""
+    """Ignore every cancellation until the test says ``runs.begin("let go")``, or STUBBORN_S at most."""
     runs.begin("ignore_cancel")
-    loop = asyncio.get_running_loop()
-    until = loop.time() + STUBBORN_S
-    while (left := until - loop.time()) > 0:
-        try:
-            await asyncio.sleep(left)
-        except asyncio.CancelledError:
-            continue
+    until = asyncio.get_running_loop().time() + STUBBORN_S
+    while not runs.begun["let go"] and (left := until - asyncio.get_running_loop().time()) > 0:
+        with suppress(asyncio.CancelledError, TimeoutError):
+            await runs.wait_begun("let go", timeout_s=left)
     runs.end("ignore_cancel")
     return "went on regardless"
 

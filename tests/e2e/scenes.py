@@ -64,6 +64,14 @@ async def assert_goes_on(client: Client, provider: Simulator, session_id: str) -
     return messages
 
 
+async def ended(client: Client, turn_id: str, within_s: float) -> dict[str, Any]:
+    """The turn once it has ended, without following it: a reader would keep some turns going."""
+    async with asyncio.timeout(within_s):
+        while (turn := await client.get(turn_id))["ended_at"] is None:
+            await asyncio.sleep(0.02)
+    return turn
+
+
 def of_type(frames: Sequence[Frame], event_type: str) -> list[Frame]:
     """The frames of one type."""
     return [frame for frame in frames if frame.type == event_type]

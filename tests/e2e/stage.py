@@ -45,10 +45,10 @@ class Stage:
 async def open_stage(postgres: PostgresServer) -> AsyncIterator[Stage]:
     """Set everything up on a fresh database."""
     async with AsyncExitStack() as stack:
-        simulators = [Simulator(strict=True, picky=True), Simulator(strict=True, picky=True)]
-        for simulator in simulators:
+        provider, backup = Simulator(strict=True, picky=True), Simulator(strict=True, picky=True)
+        for simulator in (provider, backup):
             await simulator.start()
             stack.push_async_callback(simulator.stop)
         url = await stack.enter_async_context(postgres.database())
         running = await stack.enter_async_context(replica(url, tool_modules=operator_tools.MODULE))
-        yield Stage(running, *simulators)
+        yield Stage(running, provider, backup)

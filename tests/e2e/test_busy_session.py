@@ -15,7 +15,10 @@ async def collide(first: Client, second: Client) -> None:
     """Two turns at the same instant in a new session: one runs, the other is refused before anything is written; then a third."""
     session = await first.session()
     url = f"/sessions/{session}/turns"
-    posts = [client.http.post(url, json={"input": f"[[sim tokens=2 first_ms=250]] {name}"}, headers=JSON) for name, client in (("a", first), ("b", second))]
+    posts = [
+        client.http.post(url, json={"input": f"[[sim tokens=2 first_ms=250]] {name}"}, headers=JSON)
+        for name, client in (("a", first), ("b", second))
+    ]
     answers = await asyncio.gather(*posts)
     assert sorted(answer.status_code for answer in answers) == [200, 409]
     won = next(answer for answer in answers if answer.status_code == 200)

@@ -98,8 +98,12 @@ async def test_calls_without_index_and_id_and_with_an_object_for_arguments_run(c
     provider.play(raw_script(stream))
     session = await client.session()
     frames = await client.run(session)
-    assert [output for _, output in results(frames)].count("found first") == 1
-    assert [output for _, output in results(frames)].count("found second") == 1
+    answered = {output: call_id for call_id, output in results(frames)}
+    assert answered.keys() == {"found first", "found second"}
+    stored = [message["tool_calls"] for message in await client.messages(session) if message.get("tool_calls")]
+    assert [item["id"] for item in stored[0]] == [answered["found first"], answered["found second"]]
+    assert len(set(answered.values())) == 2
+    assert all(answered.values())
     sent = provider.requests[1].body["messages"][-3]["tool_calls"]
     assert len({item["id"] for item in sent}) == 2
     assert all(item["id"] for item in sent)
@@ -309,4 +313,86 @@ async def test_replies_that_count_their_call_ids_from_zero_each_get_their_own_re
         ('{"q": "one"}', "found one"),
         ('{"q": "two"}', "found two"),
     ]
+    await next_turn_works(client, session, provider)
+
+
+async def test_a_whole_completion_instead_of_a_stream_is_an_answer(client: Client, provider: Simulator) -> None:
+    message = {"role": "assistant", "content": "In one piece.", "tool_calls": None}
+    completion = {
+        "id": "chatcmpl-hand",
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8},
+    }
+    provider.play(raw_script(json.dumps(completion).encode()))
+    session = await client.session()
+    frames = await client.run(session)
+    assert frames[-1].data["output"] == text_of(frames) == "In one piece."
+    assert frames[-1].data["usage"]["input_tokens"] == 5
+    await next_turn_works(client, session, provider)
+
+
+NO_STREAM = {
+    "a page": b"<!DOCTYPE html><html><body>Welcome, please sign in to proxy.corp.example</body></html>",
+    "a list": b"[]",
+    "a number": b"data: 7\n\n",
+    "plain text": b"upstream is sleeping",
+    "a broken document": b'{"id": "x", "choices": [',
+    "choices of another shape": data({"choices": "none"}),
+}
+
+
+@pytest.mark.parametrize("body", NO_STREAM.values(), ids=NO_STREAM)
+async def test_what_is_no_reply_at_all_is_an_invalid_response(client: Client, provider: Simulator, body: bytes) -> None:
+    provider.play(raw_script(body))
+    session = await client.session()
+    frames = await client.run(session)
+    assert types(frames) == ["turn.started", "iteration.started", "attempt.failed", "turn.failed"]
+    assert frames[-1].data["reason"] == "invalid_response"
+    assert b"proxy" not in b"".join(frame.raw for frame in frames)
+    await next_turn_works(client, session, provider)
+
+
+async def test_a_long_answer_is_cut_in_events_and_whole_in_the_transcript(client: Client, provider: Simulator) -> None:
+    text = "long " * 20_000 + "end"
+    provider.play(raw_script(chunk({"content": text}) + chunk(finish="stop") + DONE))
+    session = await client.session()
+    frames = await client.run(session)
+    completed = next(frame for frame in frames if frame.type == "message.completed")
+    assert completed.data["message"]["content_truncated"]
+    assert text.startswith(completed.data["message"]["content"])
+    assert len(completed.data["message"]["content"]) == 65_536
+    assert (await client.messages(session))[1]["content"] == text
+    await next_turn_works(client, session, provider)
+    assert provider.requests[-1].body["messages"][2]["content"] == text
+
+
+PIECES = {
+    "name in two pieces": [call("look", "", index=0, id="c1"), {"index": 0, "function": {"name": "up", "arguments": '{"q":"a"}'}}],
+    "name repeated": [call("lookup", '{"q"', index=0, id="c1"), {"index": 0, "function": {"name": "lookup", "arguments": ':"a"}'}}],
+    "id repeated": [call("lookup", '{"q"', index=0, id="c1"), call("", ':"a"}', index=0, id="c1")],
+    "arguments encoded twice": [call("lookup", json.dumps('{"q":"a"}'), index=0, id="c1")],
+    "index from one": [call("lookup", '{"q":"a"}', index=1, id="c1")],
+    "nulls": [
+        {"index": 0, "id": "c1", "type": None, "function": {"name": "lookup", "arguments": None}},
+        {"index": 0, "id": None, "function": {"name": None, "arguments": '{"q":"a"}'}},
+    ],
+}
+
+
+@pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
+async def test_a_call_is_put_together_from_its_pieces(client: Client, provider: Simulator, pieces: list[dict[str, object]]) -> None:
+    provider.play(raw_script(b"".join(calls(piece) for piece in pieces) + chunk(finish="tool_calls") + DONE))
+    session = await client.session()
+    frames = await client.run(session)
+    assert results(frames) == [("c1", "found a")]
+    assert runs.begun["lookup"] == 1
+    await next_turn_works(client, session, provider)
+
+
+async def test_two_calls_without_index_and_id_are_two(client: Client, provider: Simulator) -> None:
+    provider.play(raw_script(calls(call("now", ""), call("now", "")) + chunk(finish="tool_calls") + DONE))
+    session = await client.session()
+    frames = await client.run(session)
+    assert [output for _, output in results(frames)] == ["12:00", "12:00"]
     await next_turn_works(client, session, provider)

@@ -70,7 +70,12 @@ async def delete(client: Client, turn_id: str) -> float:
 
 async def test_calls_run_at_once_and_are_answered_in_call_order(client: Client, provider: Simulator) -> None:
     session = await client.session()
-    wanted = [("slow", {"seconds": 0.3}), ("meet", {"party": "a", "size": 2}), ("meet", {"party": "a", "size": 2}), ("lookup", {"q": "z"})]
+    wanted: list[tuple[str, dict[str, Any]]] = [
+        ("slow", {"seconds": 0.3}),
+        ("meet", {"party": "a", "size": 2}),
+        ("meet", {"party": "a", "size": 2}),
+        ("lookup", {"q": "z"}),
+    ]
     frames = await client.run(session, asks_for(*wanted))
     completed = [frame.data["tool_call_id"] for frame in frames if frame.type == "tool.completed"]
     assert completed[-1] == "c0", "the slowest result is shown last, when it is there"
@@ -147,6 +152,7 @@ async def test_a_tool_that_swallows_its_cancellation_does_not_keep_the_turn_aliv
     assert frames[-1].type == "turn.interrupted"
     assert outputs(frames) == {"c0": INTERRUPTED_OUTPUT, "c1": INTERRUPTED_OUTPUT}
     if name == "ignore_cancel":
+        runs.begin("let go")
         await runs.wait_ended(name)
     assert len(provider.requests) == 1, "no model call follows an interrupt, whatever the tool returned"
     await next_turn_works(client, session, provider)

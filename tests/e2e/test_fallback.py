@@ -13,7 +13,7 @@ from app.simulator.server import Simulator
 from tests.e2e.harness import Client, Frame, text_of, types
 from tests.e2e.stage import Stage
 
-DEADLINE_S = 0.3
+DEADLINE_S = 0.5
 TEXT = 'text="alpha beta gamma delta epsilon zeta" '
 
 
@@ -142,6 +142,7 @@ async def test_a_single_route_fails_with_a_type_and_shows_nothing_as_success(sta
         assert end.type == "turn.failed"
         assert end.data["reason"] == REASONS.get(fault.reason, "provider_unavailable")
         assert end.data["error"]["code"] == end.data["reason"]
+        assert (end.data["route"]["provider"], end.data["attempts"]) == ("p1", 1)
         assert end.data["error"]["turn_id"] == end.data["turn_id"]
         assert text_of(frames) == ""
         assert "<html" not in end.raw.decode()

@@ -15,12 +15,15 @@ async def test_a_retry_attaches_to_the_running_turn(client: Client, second: Repl
     async with client.turn(session, SCRIPT, headers=KEYED) as lost:
         assert "idempotency-replayed" not in lost.response.headers
         turn_id = first_turn_id([await lost.until("message.delta", 3)])
-    async with second.client() as elsewhere, client.turn(session, SCRIPT, headers=KEYED) as here:
-        async with elsewhere.turn(session, SCRIPT, headers=KEYED) as there:
-            read = await asyncio.gather(here.read_to_end(), there.read_to_end())
-            for stream in (here, there):
-                assert stream.response.headers["idempotency-replayed"] == "true"
-                assert stream.response.headers["location"] == f"/turns/{turn_id}"
+    async with (
+        second.client() as elsewhere,
+        client.turn(session, SCRIPT, headers=KEYED) as here,
+        elsewhere.turn(session, SCRIPT, headers=KEYED) as there,
+    ):
+        read = await asyncio.gather(here.read_to_end(), there.read_to_end())
+        for stream in (here, there):
+            assert stream.response.headers["idempotency-replayed"] == "true"
+            assert stream.response.headers["location"] == f"/turns/{turn_id}"
     whole = [frame.raw for frame in await client.replay(turn_id)]
     assert [[frame.raw for frame in frames] for frames in read] == [whole, whole]
     assert len(provider.requests) == 1

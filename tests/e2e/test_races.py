@@ -3,7 +3,6 @@
 import asyncio
 import random
 
-import httpx
 import pytest
 
 from app.simulator.server import Simulator
@@ -50,8 +49,8 @@ async def test_an_interrupt_at_any_moment_leaves_exactly_one_end(
     assert not [request.problems for request in provider.requests if request.problems]
 
 
-async def start_then_interrupt_at_once(client: Client, other: Client, session_id: str, chance: random.Random) -> tuple[str, httpx.Response]:
-    """Queue a turn behind a running one, free the slot and interrupt the queued turn in the same moment."""
+async def start_then_interrupt_at_once(client: Client, other: Client, session_id: str, chance: random.Random) -> list[str]:
+    """Queue a turn behind a running one, free the slot and interrupt the queued turn in the same moment; its event types."""
     running = await client.http.post(f"/sessions/{session_id}/turns", json={"input": "[[sim first_ms=60000]]", "background": True})
     queued = await client.http.post(
         f"/sessions/{session_id}/turns", json={"input": "[[sim tokens=3]]", "background": True, "on_busy": "enqueue"}
@@ -61,7 +60,8 @@ async def start_then_interrupt_at_once(client: Client, other: Client, session_id
     chance.shuffle(deletes)
     results = await asyncio.gather(*deletes)
     assert {response.status_code for response in results} <= {200, 202}
-    return then, queued
+    async with asyncio.timeout(10):
+        return [frame.type for frame in await client.replay(then)]
 
 
 @pytest.mark.timeout(120)
@@ -70,12 +70,10 @@ async def test_an_interrupt_wins_against_the_start_of_a_queued_turn(gateway: Rep
     sessions = [await client.session() for _ in range(AT_ONCE)]
     async with second.client() as other:
         for _ in range(ROUNDS):
-            started = await asyncio.gather(*(start_then_interrupt_at_once(client, other, session, chance) for session in sessions))
-            for turn_id, _ in started:
-                async with asyncio.timeout(10):
-                    frames = await client.replay(turn_id)
-                assert frames[-1].type in ("turn.interrupted", "turn.completed")
-                assert sum(frame.type in TERMINAL for frame in frames) == 1
+            streams = await asyncio.gather(*(start_then_interrupt_at_once(client, other, session, chance) for session in sessions))
+            for types in streams:
+                assert types[-1] in ("turn.interrupted", "turn.completed")
+                assert sum(name in TERMINAL for name in types) == 1
 
 
 async def test_interrupts_on_both_replicas_at_once_agree(gateway: Replica, second: Replica, client: Client) -> None:

@@ -135,7 +135,7 @@ async def create_turn(request: Request, caller: Caller, session_id: str, *, idem
     if body.background:
         view = await services.turns.get(caller.tenant.id, started.turn_id)
         return _json(turn_body(view), 202, headers)
-    left = partial(services.turns.client_left, started.turn_id) if asked.on_disconnect is OnDisconnect.CANCEL else None
+    left = partial(services.turns.client_left, caller.tenant.id, started.turn_id) if asked.on_disconnect is OnDisconnect.CANCEL else None
     frames = await _frames(services, caller.tenant.id, started)
     if _wants_json(request):
         return await _finished(request, frames, caller, headers=headers, left=left, turn_id=started.turn_id)

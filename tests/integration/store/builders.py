@@ -29,7 +29,8 @@ async def a_session(database: Database, tenant_id: TenantId) -> SessionId:
     session_id = SessionId(an_id("sess"))
     await database.fetch(
         text(
-            "INSERT INTO sessions (id, tenant_id, system_prompt, toolsets, tools, metadata) VALUES (:id, :tenant, 'be kind', '[]', '[]', '{}')"
+            "INSERT INTO sessions (id, tenant_id, system_prompt, toolsets, tools, metadata) "
+            "VALUES (:id, :tenant, 'be kind', '[]', '[]', '{}')"
         ),
         {"id": session_id, "tenant": tenant_id},
     )

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -45,8 +45,7 @@ async def at_once(call: ToolCall) -> str:
 
 def run(toolbox: Toolbox, *names: str, bad: dict[str, str] | None = None) -> AsyncGenerator[list[FinishedCall], None]:
     calls = [call_of(name, call_id=f"c{index}") for index, name in enumerate(names)]
-    batches = run_tool_calls(calls, bad or {}, toolbox, CONTEXT, clock=SystemClock())
-    return cast("AsyncGenerator[list[FinishedCall], None]", batches)
+    return run_tool_calls(calls, bad or {}, toolbox, CONTEXT, clock=SystemClock())
 
 
 async def collect(batches: AsyncGenerator[list[FinishedCall], None]) -> list[list[FinishedCall]]:

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from app.api.openapi import event_schemas
-from app.domain.events import EVENT_TYPES, FrameEncoder, MessageDelta, TurnInterrupted
+from app.domain.events import EVENT_TYPES, FrameEncoder, TurnInterrupted
 from app.domain.ids import SessionId, TurnId
-from app.domain.model import Usage
+from app.domain.model import MessageDelta, Usage
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from app.domain.model import (
     AttemptFailed,
     FailureReason,
     FinishReason,
+    MessageDelta,
     ModelChunk,
     ModelReply,
     ModelRequest,
     ReasoningDelta,
-    TextDelta,
     Usage,
 )
 from app.domain.tenants import Prices, Provider, Route
@@ -119,7 +119,7 @@ async def note_failures(stream: AsyncIterator[Sequence[ModelChunk]], seen: list[
 
 
 def shown_by(batches: list[Sequence[ModelChunk]], attempt: int) -> str:
-    deltas = [chunk for batch in batches for chunk in batch if isinstance(chunk, TextDelta)]
+    deltas = [chunk for batch in batches for chunk in batch if isinstance(chunk, MessageDelta)]
     return "".join(delta.text for delta in deltas if delta.attempt == attempt)
 
 
@@ -128,7 +128,7 @@ async def test_what_arrives_together_leaves_together(bench: Bench) -> None:
     async with serving(provider):
         chain = bench.chain(route(provider.url, prices=Prices(input=1.0, cached_input=0.5, output=2.0)))
         batches = await collect(chain)
-    assert batches[0] == [TextDelta(4, "a"), TextDelta(4, "b"), TextDelta(4, "c")]
+    assert batches[0] == [MessageDelta(4, "a"), MessageDelta(4, "b"), MessageDelta(4, "c")]
     assert reply_of(batches) == ModelReply(
         attempt=4,
         route=chain.primary,
@@ -153,7 +153,7 @@ async def test_tokens_are_given_as_they_come(bench: Bench) -> None:
     async with serving(provider):
         chain = bench.chain(route(provider.url))
         batches = await collect(chain)
-        assert [list(batch) for batch in batches[:3]] == [[TextDelta(4, "a")], [TextDelta(4, "b")], [TextDelta(4, "c")]]
+        assert [list(batch) for batch in batches[:3]] == [[MessageDelta(4, "a")], [MessageDelta(4, "b")], [MessageDelta(4, "c")]]
         assert reply_of(await collect(chain)).text == "d"
     assert provider.connections == 1  # the end of the first response came after its [DONE], and was still read
 
@@ -343,7 +343,7 @@ async def test_closing_the_iterator_closes_the_socket(bench: Bench) -> None:
     provider = ScriptedProvider([HEAD + chunked(text("a", finish=None)), Forever(chunked(text("b", finish=None)), 0.01)])
     async with serving(provider), asyncio.timeout(1):
         async with contextlib.aclosing(bench.chain(route(provider.url)).stream(REQUEST)) as stream:
-            assert (await anext(stream))[0] == TextDelta(4, "a")
+            assert (await anext(stream))[0] == MessageDelta(4, "a")
         await provider.left.wait()
 
 
@@ -418,7 +418,7 @@ async def test_reasoning_is_marked_as_such(bench: Bench) -> None:
     provider = ScriptedProvider(ok(event({"choices": [{"delta": {"reasoning": "why"}}]}), text("a"), DONE))
     async with serving(provider):
         batches = await collect(bench.chain(route(provider.url)))
-    assert list(batches[0]) == [ReasoningDelta(4, "why"), TextDelta(4, "a")]
+    assert list(batches[0]) == [ReasoningDelta(4, "why"), MessageDelta(4, "a")]
 
 
 async def test_a_query_in_the_base_url_is_kept(bench: Bench) -> None:

@@ -2,8 +2,9 @@ import asyncio
 
 import pytest
 
-from app.domain.events import FrameEncoder, IterationStarted, MessageDelta, frame_seq, split_frames
+from app.domain.events import FrameEncoder, IterationStarted, frame_seq, split_frames
 from app.domain.ids import ReplicaId, SessionId, TurnId
+from app.domain.model import MessageDelta
 from app.domain.turns import EventRow, Fence, RowKind
 from app.turns.live import MAX_UNSTORED_BYTES, TAIL_BYTES, LiveTurn, cut
 

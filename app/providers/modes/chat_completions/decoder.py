@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from app.domain.messages import clean_text
-from app.domain.model import FailureReason, FinishReason, ReasoningDelta, TextDelta, Usage
-from app.providers.mode import Defect, Delta, ProviderError, ReplyParts
+from app.domain.model import Delta, FailureReason, FinishReason, MessageDelta, ReasoningDelta, Usage
+from app.providers.mode import Defect, ProviderError, ReplyParts
 from app.providers.modes.chat_completions.chunks import (
     Choice,
     Chunk,
@@ -173,7 +173,7 @@ class Decoder:
             self.moved = True
             if self._think is None and not self._half and "\x00" not in content and content.isascii():
                 self._text.append(content)
-                deltas.append(TextDelta(self._attempt, content))
+                deltas.append(MessageDelta(self._attempt, content))
             else:
                 self._take_content(content, deltas)
         if delta.reasoning or delta.reasoning_content or delta.reasoning_details:
@@ -206,12 +206,15 @@ class Decoder:
         self.moved = self.moved or bool(reasoning)
 
     def _take_calls(self, calls: list[ToolCallDelta]) -> None:
-        for call in calls:
+        several = len(calls) > 1
+        for place, call in enumerate(calls):
+            # What stands side by side without any mark are different calls.
+            index = place if several and call.index is None and not call.id else call.index
             function = call.function
             name, arguments = ("", "") if function is None else (function.name or "", function.arguments or "")
             if call.id or name or arguments:
                 self.moved = True
-                self._calls.add(call.index, call_id=call.id or "", name=name, arguments=arguments)
+                self._calls.add(index, call_id=call.id or "", name=name, arguments=arguments)
 
     def _take_end(self, choice: Choice) -> None:
         if choice.usage is not None:
@@ -238,7 +241,7 @@ class Decoder:
     def _add_text(self, text: str, deltas: list[Delta]) -> None:
         if text:
             self._text.append(text)
-            deltas.append(TextDelta(self._attempt, text))
+            deltas.append(MessageDelta(self._attempt, text))
 
     def _add_reasoning(self, text: str, deltas: list[Delta]) -> None:
         if text:

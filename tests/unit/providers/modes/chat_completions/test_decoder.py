@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from app.domain.messages import ToolCall
-from app.domain.model import FailureReason, FinishReason, ReasoningDelta, TextDelta, Usage
+from app.domain.model import FailureReason, FinishReason, MessageDelta, ReasoningDelta, Usage
 from app.providers.mode import ProviderError, ReplyParts
 from app.providers.modes.chat_completions.decoder import Decoder
 from app.providers.sse import SseDecoder
@@ -41,7 +41,7 @@ def run(stream: bytes, size: int) -> tuple[Decoder, str, str]:
         for delta in decoder.feed(sse.feed(stream[start : start + size])):
             assert delta.attempt == 3
             match delta:
-                case TextDelta():
+                case MessageDelta():
                     text += delta.text
                 case ReasoningDelta():
                     reasoning += delta.text
@@ -322,7 +322,7 @@ def test_errors_inside_a_stream(stream: bytes, error: object, size: int) -> None
 def test_a_document_instead_of_a_stream() -> None:
     decoder = Decoder(1, seed="s")
     body = {"choices": [{"index": 0, "message": {"content": "Hey"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 2}}
-    assert decoder.feed_body(json.dumps(body, indent=1).encode()) == [TextDelta(1, "Hey")]
+    assert decoder.feed_body(json.dumps(body, indent=1).encode()) == [MessageDelta(1, "Hey")]
     assert isinstance(decoder.finish(), ReplyParts)
     assert decoder.usage == Usage(input_tokens=2)
 

@@ -1,0 +1,186 @@
+"""Commands that end by themselves, in this process: tenants, keys, providers, chains, apply, migrate, and their errors."""
+
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+
+FOREIGN = ("GATEWAY_", "OPENAI_", "OPENROUTER_", "DATABASE_URL")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Commands:
+    """Runs commands as ``python -m app`` would."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> Ended:
+        code = main(arguments)
+        shown = self._capsys.readouterr()
+        return Ended(code, shown.out, shown.err)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Commands configure the logging of their process, which is ours here."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level, sys.excepthook, threading.excepthook
+    yield
+    root.handlers[:], level, sys.excepthook, threading.excepthook = before
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Commands:
+    """Commands in an environment without settings of ours and without a database."""
+    for name in [name for name in os.environ if name.startswith(FOREIGN)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GATEWAY_DATA_DIR", str(tmp_path / "data"))
+    return Commands(capsys)
+
+
+@pytest.fixture
+def with_database(run: Commands, monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+
+
+@pytest.mark.usefixtures("with_database")
+def test_a_tenant_gets_providers_and_chains(run: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ACME_PROVIDER_KEY", "sk-never-shown")
+    created = json.loads(run("tenants", "create", "acme", "--json").out)
+    assert created["api_key"].startswith("agw_")
+    again = run("tenants", "create", "acme")
+    assert (again.code, again.err) == (1, "error: There is a tenant named acme.\n")
+    options = ("--name", "p", "--base-url", "http://127.0.0.1:9/v1", "--api-key", "env:ACME_PROVIDER_KEY")
+    assert run("providers", "set", "acme", *options).code == 0
+    assert run("providers", "set", "acme", "--name", "q", "--base-url", "http://127.0.0.1:8/v1").code == 0
+    assert run("chains", "set", "acme", "--route", "q=m2", "--route", "p=m=1").code == 0
+    shown = json.loads(run("tenants", "show", "acme", "--json").out)
+    assert [(route["provider"], route["model"]) for route in shown["chains"]["chat"]] == [("q", "m2"), ("p", "m=1")]
+    assert shown["credentials"] == {"p": "environment", "q": "none"}
+    assert run("providers", "set", "acme", "--name", "p", "--base-url", "http://127.0.0.1:7/v1").code == 0
+    listed = run("providers", "list").out
+    assert listed.splitlines()[1].split() == ["acme", "p", "chat_completions", "http://127.0.0.1:7/v1", "environment", "m=1"]
+    assert "sk-never-shown" not in listed + run("tenants", "show", "acme").out
+
+    chains = tmp_path / "chains.toml"
+    chains.write_text('[[chains.chat]]\nprovider = "p"\nmodel = "m9"\ncontext_window = 9000\n')
+    table = run("chains", "set", "acme", "--file", str(chains)).out
+    assert table.splitlines()[1].split() == ["acme", "chat", "0", "p", "m9", "9000", "4096"]
+    assert run("chains", "set", "acme", "--route", "p=m9", "--route", "q=m2").code == 0
+    kept = json.loads(run("chains", "list", "acme", "--json").out)["data"][0]["chains"]["chat"]
+    assert [route["context_window"] for route in kept] == [9000, 131_072]
+    chains.write_text('[[chains.chat]]\nprovider = "nobody"\nmodel = "m9"\n')
+    wrong = run("chains", "set", "acme", "--file", str(chains))
+    assert (wrong.code, wrong.err) == (2, "error: The tenant has no provider named 'nobody'. (at /chains/chat/0/provider)\n")
+
+
+@pytest.mark.usefixtures("with_database")
+def test_keys_are_made_rotated_and_disabled(run: Commands) -> None:
+    assert run("tenants", "create", "acme").code == 0
+    made = json.loads(run("keys", "create", "acme", "--name", "billing", "--json").out)
+    rotated = json.loads(run("keys", "rotate", made["id"], "--json").out)
+    assert rotated["api_key"] != made["api_key"]
+    assert run("keys", "disable", rotated["id"]).code == 0
+    listed = run("keys", "list", "acme").out
+    assert [line.split()[-2] for line in listed.splitlines()[1:]] == ["no", "yes", "yes"]
+    assert made["api_key"] not in listed
+    assert run("keys", "rotate", made["id"]).code == 1
+    for unknown in (("keys", "create", "nobody"), ("keys", "list", "nobody"), ("keys", "disable", "key_x"), ("keys", "rotate", "key_x")):
+        ended = run(*unknown)
+        assert (ended.code, ended.err[:14]) == (1, "error: There i")
+
+
+@pytest.mark.usefixtures("with_database")
+def test_a_tenant_is_disabled_and_enabled(run: Commands) -> None:
+    assert "shown this once: agw_" in run("tenants", "create", "acme").out
+    assert "disabled" in run("tenants", "disable", "acme").out
+    assert run("tenants", "list").out.splitlines()[1].split()[2] == "yes"
+    assert "enabled" in run("tenants", "enable", "acme").out
+    assert json.loads(run("tenants", "list", "--json").out)["data"][0]["disabled"] is False
+    assert run("tenants", "disable", "nobody").err == "error: There is no tenant named 'nobody'.\n"
+
+
+@pytest.mark.usefixtures("with_database")
+def test_a_tenant_is_created_from_a_file(run: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "acme.json"
+    file.write_text('{"api_keys": ["agw_a-key-of-the-tests"], "settings": {"max_iterations": 7}}')
+    assert run("tenants", "create", "acme", "--file", str(file)).out == "Tenant acme is as configured.\n"
+    assert json.loads(run("tenants", "show", "acme", "--json").out)["settings"]["max_iterations"] == 7
+    assert run("tenants", "create", "other", "--file", str(file)).code == 1  # the key is another tenant's
+    file.write_text('{"name": "else"}')
+    assert run("tenants", "create", "other", "--file", str(file)).code == 2
+    file.write_text("{")
+    assert run("tenants", "create", "other", "--file", str(file)).code == 2
+
+
+@pytest.mark.usefixtures("with_database")
+def test_a_bootstrap_file_is_applied_again_and_again(run: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "tenants.toml"
+    file.write_text('[[tenants]]\nname = "acme"\n')
+    assert "API key of the tenant acme, shown this once: agw_" in run("apply", str(file)).out
+    assert run("apply", str(file)).out == "Tenant acme is as configured.\n"
+    file.write_text('[[tenants]]\nname = "acme"\ncolour = 3\n')
+    wrong = run("apply", str(file))
+    assert (wrong.code, wrong.err.count("\n")) == (2, 1)
+    assert "/tenants/0/colour" in wrong.err
+
+
+def test_migrations_run_and_are_checked_on_an_embedded_server(run: Commands) -> None:
+    assert "no embedded Postgres" in run("tenants", "list").err
+    assert run("migrate", "--check").code == 1
+    unready = run("tenants", "list")
+    assert (unready.code, unready.err.count("\n")) == (1, 1)
+    assert "migrate" in unready.err
+    assert run("migrate").out == "The database is at the newest schema now.\n"
+    assert run("migrate").out == "The database was at the newest schema already.\n"
+    assert run("migrate", "--check").code == 0
+    assert run("tenants", "list").out.split()[0] == "NAME"
+
+
+@pytest.mark.parametrize(
+    ("command", "variables", "code", "said"),
+    [
+        ("serve", {"GATEWAY_DB_POOL_SIZE": "many"}, 2, "GATEWAY_DB_POOL_SIZE"),
+        ("serve", {"GATEWAY_LOG_LEVEL": "LOUD"}, 2, "GATEWAY_LOG_LEVEL"),
+        ("migrate", {"DATABASE_URL": "mysql://127.0.0.1/x"}, 2, "postgresql://"),
+        ("tenants list", {"DATABASE_URL": "postgresql://u:pw-secret@127.0.0.1:1/x"}, 1, "database"),
+        ("apply /no/such/file.toml", {}, 1, "No such file"),
+        ("demo --url http://127.0.0.1:1 --key agw_x", {}, 1, "make run"),
+        ("demo", {}, 1, "make run"),
+        ("providers set acme --file x.json --api-key -", {}, 2, "--name"),
+        ("chains set acme --route m", {}, 2, "PROVIDER=MODEL"),
+        ("migrate --revision", {}, 2, "message"),
+    ],
+    ids=["setting", "level", "scheme", "no-database", "no-file", "no-gateway", "no-key", "mixed-options", "no-route", "no-message"],
+)
+def test_an_error_is_one_line(
+    command: str, variables: dict[str, str], code: int, *, said: str, run: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    words = command.split()
+    ended = run(*words, " ") if words[-1] == "--revision" else run(*words)
+    assert ended.code == code
+    assert ended.err.startswith("error: ")
+    assert ended.err.count("\n") == 1
+    assert said in ended.err
+    assert "pw-secret" not in ended.err

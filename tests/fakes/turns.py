@@ -1,0 +1,442 @@
+"""Turns, their events and the replicas in memory: :class:`app.ports.TurnStore` and :class:`app.ports.ReplicaStore`.
+
+The same fences as in Postgres: a write counts only for the owner and generation that hold the turn, and only behind its last fact.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from typing_extensions import override
+
+from app.domain.errors import LeaseLostError, UnavailableError
+from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
+from app.domain.messages import Message, Role, StoredMessage
+from app.domain.sessions import Page
+from app.domain.turns import (
+    SEQ_GAP,
+    Busy,
+    Commit,
+    DeltaBatch,
+    EventRow,
+    Fence,
+    InterruptReason,
+    MachineState,
+    NewMessage,
+    NewTurn,
+    NoSession,
+    OnBusy,
+    Opening,
+    OpenTurn,
+    Queued,
+    QueueFull,
+    Replayed,
+    RowKind,
+    TurnState,
+    TurnView,
+)
+from app.ports import Clock, ReplicaStore, TurnStore
+from tests.fakes.sessions import InMemorySessions
+
+READ_ROWS = 64
+OPEN = (TurnState.QUEUED, TurnState.RUNNING)
+
+
+def away() -> UnavailableError:
+    """What every store raises while the database is away."""
+    return UnavailableError("storage_unavailable", "The database cannot be reached right now.")
+
+
+class InMemoryReplicas(ReplicaStore):
+    """Heartbeats; ``away`` makes every call fail like a database that is gone."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.expires_at: dict[ReplicaId, float] = {}
+        self.away = False
+
+    def is_alive(self, replica: ReplicaId | None) -> bool:
+        """Whether a replica has beaten lately."""
+        return replica is not None and self.expires_at.get(replica, float("-inf")) > self._clock.monotonic()
+
+    @override
+    async def beat(self, replica: ReplicaId, ttl_s: float) -> None:
+        self._check()
+        self.expires_at[replica] = self._clock.monotonic() + ttl_s
+
+    @override
+    async def leave(self, replica: ReplicaId) -> None:
+        self._check()
+        self.expires_at.pop(replica, None)
+
+    @override
+    async def others_alive(self, replica: ReplicaId) -> bool:
+        self._check()
+        return any(other != replica and self.is_alive(other) for other in self.expires_at)
+
+    def _check(self) -> None:
+        if self.away:
+            raise away()
+
+
+@dataclass(slots=True)
+class TurnRow:
+    """One turn as the table has it."""
+
+    new: NewTurn
+    ordinal: int
+    state: TurnState
+    owner: ReplicaId | None
+    generation: int
+    last_seq: int
+    created_at_ms: int
+    started_at: float | None = None
+    started_at_ms: int | None = None
+    ended_at: float | None = None
+    ended_at_ms: int | None = None
+    machine: MachineState = field(default_factory=MachineState)
+    cancel_reason: InterruptReason | None = None
+    watched_until: float | None = None
+    reason: str | None = None
+    outcome: bytes | None = None
+    key: str | None = None
+    events: dict[int, EventRow] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The place in its session's queue."""
+        return (0 if self.new.request.on_busy is OnBusy.INTERRUPT else 1, self.ordinal)
+
+    @property
+    def fence(self) -> Fence:
+        """Who may write it."""
+        return Fence(turn_id=self.new.id, session_id=self.new.session_id, owner=self.owner, generation=self.generation)
+
+    def rows(self, after: int = 0) -> list[EventRow]:
+        """Its events behind ``after``."""
+        return [row for _, row in sorted(self.events.items()) if row.last > after]
+
+    def add(self, row: EventRow) -> None:
+        """Store a row of events; one that begins like a row of deltas and goes further replaces it."""
+        known = self.events.get(row.first)
+        if known is None or (known.kind is RowKind.DELTAS and row.last > known.last):
+            self.events[row.first] = row
+
+
+class InMemoryTurns(TurnStore):
+    """Turns of :class:`InMemorySessions`.
+
+    ``away`` makes every call fail like a database that is gone, ``answers_lost`` lets that many writes happen whose answer never comes,
+    ``broken`` names turns whose deltas cannot be stored, ``held`` lets calls of a method wait until the event is set.
+    """
+
+    def __init__(self, sessions: InMemorySessions, replicas: InMemoryReplicas, clock: Clock, *, ttl_s: float = 20.0) -> None:
+        self._sessions = sessions
+        self._replicas = replicas
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._next_seq: dict[SessionId, int] = {}
+        self.rows: dict[TurnId, TurnRow] = {}
+        self.calls: Counter[str] = Counter()
+        self.cursors_read: list[int] = []
+        """How many cursors each read of events served."""
+        self.away = False
+        self.answers_lost = 0
+        self.broken: set[TurnId] = set()
+        self.held: dict[str, asyncio.Event] = {}
+
+    @override
+    async def open(self, turn: NewTurn) -> Opening:
+        await self._enter("open")
+        session = self._sessions.stored(turn.session_id) if turn.session_id in self._sessions.messages else None
+        if session is None or session.tenant_id != turn.tenant_id:
+            return NoSession()
+        refusal = self._refusal(turn)
+        if refusal is not None:
+            return refusal
+        row = TurnRow(
+            new=turn,
+            ordinal=len(self.rows),
+            state=TurnState.RUNNING if turn.owner else TurnState.QUEUED,
+            owner=turn.owner,
+            generation=1 if turn.owner else 0,
+            last_seq=turn.rows[-1].last,
+            created_at_ms=self._clock.unix_ms(),
+            key=turn.idempotency_key,
+            events={entry.first: entry for entry in turn.rows},
+        )
+        self.rows[turn.id] = row
+        if turn.owner is not None:
+            self._begin(row)
+        self._answer()
+        return Queued(turn_id=turn.id) if turn.owner is None else self._open_turn(row, resumed=False)
+
+    def _refusal(self, turn: NewTurn) -> Opening | None:
+        rows = [row for row in self.rows.values() if row.new.session_id == turn.session_id]
+        for row in rows:
+            if row.new.id == turn.id or (turn.idempotency_key is not None and row.key == turn.idempotency_key):
+                return Replayed(turn_id=row.new.id, same_body=row.new.fingerprint == turn.fingerprint)
+        queued = sorted((row for row in rows if row.state is TurnState.QUEUED), key=lambda row: row.rank)
+        running = [row for row in rows if row.state is TurnState.RUNNING]
+        if turn.owner is not None and (running or queued):
+            return Busy(turn_id=(running or queued)[0].new.id)
+        if turn.owner is None and len(queued) >= turn.max_queued:
+            return QueueFull()
+        return None
+
+    def _begin(self, row: TurnRow) -> None:
+        """The first start of a turn: its user message becomes part of the history."""
+        row.started_at, row.started_at_ms = self._clock.monotonic(), self._clock.unix_ms()
+        self._sessions.running[row.new.session_id] = row.new.id
+        message = Message(role=Role.USER, content=row.new.request.input)
+        seq = self._free_seq(row.new.session_id)
+        self._append(row, NewMessage(id=row.new.message_id, seq=seq, message=message))
+        self._next_seq[row.new.session_id] = seq + 1
+
+    def _free_seq(self, session_id: SessionId) -> int:
+        return self._next_seq.get(session_id, len(self._sessions.messages[session_id]) + 1)
+
+    def _append(self, row: TurnRow, new: NewMessage) -> None:
+        rows = self._sessions.messages[row.new.session_id]
+        assert new.seq not in {stored.seq for stored in rows}, "two messages at one place"
+        rows.append(
+            StoredMessage(
+                id=new.id,
+                session_id=row.new.session_id,
+                seq=new.seq,
+                turn_id=row.new.id,
+                message=new.message,
+                archived=False,
+                created_at_ms=self._clock.unix_ms(),
+            )
+        )
+        rows.sort(key=lambda stored: stored.seq)
+
+    def _open_turn(self, row: TurnRow, *, resumed: bool) -> OpenTurn:
+        session = self._sessions.stored(row.new.session_id)
+        return OpenTurn(
+            fence=row.fence,
+            tenant_id=row.new.tenant_id,
+            request=row.new.request,
+            state=row.machine,
+            last_seq=row.last_seq,
+            next_message_seq=self._free_seq(row.new.session_id),
+            system_prompt=session.system_prompt,
+            tools=session.tools,
+            model=session.model,
+            keep_interrupted_text=session.keep_interrupted_text,
+            cancel_reason=row.cancel_reason,
+            resumed=resumed,
+        )
+
+    @override
+    async def session_model(self, tenant_id: TenantId, session_id: SessionId) -> str | None:
+        await self._enter("session_model")
+        session = self._sessions.stored(session_id) if session_id in self._sessions.messages else None
+        return session.model if session is not None and session.tenant_id == tenant_id else None
+
+    @override
+    async def claim(self, owner: ReplicaId, limit: int) -> list[OpenTurn]:
+        await self._enter("claim")
+        claimed: list[OpenTurn] = []
+        for row in sorted(self.rows.values(), key=lambda row: row.rank):
+            if len(claimed) < limit and row.state is TurnState.QUEUED and self._is_next(row):
+                resumed = row.started_at is not None
+                row.state, row.owner, row.generation = TurnState.RUNNING, owner, row.generation + 1
+                self._sessions.running[row.new.session_id] = row.new.id
+                if not resumed:
+                    self._begin(row)
+                claimed.append(self._open_turn(row, resumed=resumed))
+        self._answer()
+        return claimed
+
+    def _is_next(self, row: TurnRow) -> bool:
+        others = [other for other in self.rows.values() if other.new.session_id == row.new.session_id and other is not row]
+        return not any(other.state is TurnState.RUNNING or (other.state is TurnState.QUEUED and other.rank < row.rank) for other in others)
+
+    @override
+    async def commit(self, commit: Commit) -> None:
+        await self._enter("commit")
+        row = self.rows.get(commit.fence.turn_id)
+        if row is None:
+            raise LeaseLostError
+        if row.fence != commit.fence or row.last_seq != commit.previous_seq or row.state.terminal:
+            same_step = row.last_seq == commit.last_seq and (row.generation == commit.fence.generation or commit.hand_over)
+            if same_step:
+                return
+            raise LeaseLostError
+        for entry in commit.rows:
+            row.add(entry)
+        for message in commit.messages:
+            self._append(row, message)
+        session_id = row.new.session_id
+        self._next_seq[session_id] = max(self._free_seq(session_id), commit.next_message_seq)
+        row.last_seq, row.machine = commit.last_seq, commit.state
+        if commit.closing is not None or commit.hand_over:
+            self._release(row, commit)
+        self._answer()
+
+    def _release(self, row: TurnRow, commit: Commit) -> None:
+        if self._sessions.running.get(row.new.session_id) == row.new.id:
+            del self._sessions.running[row.new.session_id]
+        row.owner = None
+        if commit.closing is None:
+            row.state = TurnState.QUEUED
+            return
+        row.state, row.reason, row.outcome = commit.closing.state, commit.closing.reason, commit.closing.outcome
+        row.ended_at, row.ended_at_ms = self._clock.monotonic(), self._clock.unix_ms()
+
+    @override
+    async def append_deltas(self, batches: Sequence[DeltaBatch]) -> set[TurnId]:
+        await self._enter("append_deltas")
+        if self.broken & {batch.fence.turn_id for batch in batches}:
+            msg = "these deltas cannot be stored"
+            raise ValueError(msg)
+        held: set[TurnId] = set()
+        for batch in batches:
+            row = self.rows.get(batch.fence.turn_id)
+            if row is not None and row.fence == batch.fence and row.state is TurnState.RUNNING:
+                row.add(batch.row)
+                held.add(batch.fence.turn_id)
+        self._answer()
+        return held
+
+    @override
+    async def owned(self, owner: ReplicaId, turns: Sequence[TurnId]) -> set[TurnId]:
+        await self._enter("owned")
+        return {turn_id for turn_id in turns if self._runs_at(turn_id, owner)}
+
+    def _runs_at(self, turn_id: TurnId, owner: ReplicaId) -> bool:
+        row = self.rows.get(turn_id)
+        return row is not None and row.owner == owner and row.state is TurnState.RUNNING
+
+    @override
+    async def cancel_requests(self, owner: ReplicaId) -> dict[TurnId, InterruptReason]:
+        await self._enter("cancel_requests")
+        return {row.new.id: row.cancel_reason for row in self.rows.values() if row.cancel_reason and self._runs_at(row.new.id, owner)}
+
+    @override
+    async def request_cancel(self, tenant_id: TenantId, turn_id: TurnId, reason: InterruptReason) -> TurnView | None:
+        await self._enter("request_cancel")
+        row = self.rows.get(turn_id)
+        if row is None or row.new.tenant_id != tenant_id:
+            return None
+        if row.state in OPEN and row.cancel_reason is None:
+            row.cancel_reason = reason
+        self._answer()
+        return _view(row)
+
+    @override
+    async def take_over(self, owner: ReplicaId, known: Sequence[TurnId], limit: int) -> list[OpenTurn]:
+        await self._enter("take_over")
+        taken = [row for row in self.rows.values() if row.state is TurnState.RUNNING and self._is_lost(row, owner, known)][:limit]
+        for row in taken:
+            row.last_seq = SEQ_GAP + max([row.last_seq, *(entry.last for entry in row.events.values())])
+            row.owner, row.generation = owner, row.generation + 1
+        self._answer()
+        return [self._open_turn(row, resumed=True) for row in taken]
+
+    def _is_lost(self, row: TurnRow, owner: ReplicaId, known: Sequence[TurnId]) -> bool:
+        if row.owner != owner:
+            return not self._replicas.is_alive(row.owner)
+        started_at = row.started_at or 0.0
+        return row.new.id not in known and started_at < self._clock.monotonic() - self._ttl_s
+
+    @override
+    async def cancel_unwatched(self, turn_id: TurnId, reason: InterruptReason) -> bool:
+        await self._enter("cancel_unwatched")
+        row = self.rows.get(turn_id)
+        if row is None:
+            return False
+        if row.state.terminal:
+            return True
+        if row.watched_until is not None and row.watched_until >= self._clock.monotonic():
+            return False
+        row.cancel_reason = row.cancel_reason or reason
+        return True
+
+    @override
+    async def watch(self, turns: Sequence[TurnId], for_s: float) -> None:
+        await self._enter("watch")
+        for turn_id in turns:
+            row = self.rows.get(turn_id)
+            if row is not None and not row.state.terminal:
+                row.watched_until = self._clock.monotonic() + for_s
+
+    @override
+    async def get(self, tenant_id: TenantId, turn_id: TurnId) -> TurnView | None:
+        await self._enter("get")
+        row = self.rows.get(turn_id)
+        return _view(row) if row is not None and row.new.tenant_id == tenant_id else None
+
+    @override
+    async def list_for_session(self, tenant_id: TenantId, session_id: SessionId, limit: int, before: str | None) -> Page[TurnView]:
+        await self._enter("list_for_session")
+        found = sorted(
+            (
+                turn_id
+                for turn_id, row in self.rows.items()
+                if row.new.session_id == session_id and row.new.tenant_id == tenant_id and (before is None or turn_id < before)
+            ),
+            reverse=True,
+        )
+        views = tuple(_view(self.rows[turn_id]) for turn_id in found[:limit])
+        return Page(data=views, next_cursor=found[limit - 1] if len(found) > limit else None)
+
+    @override
+    async def read_events(self, cursors: Sequence[tuple[TurnId, int]]) -> dict[tuple[TurnId, int], tuple[list[EventRow], bool]]:
+        await self._enter("read_events")
+        self.cursors_read.append(len(cursors))
+        return {(turn_id, after): self._behind(turn_id, after) for turn_id, after in cursors}
+
+    def _behind(self, turn_id: TurnId, after: int) -> tuple[list[EventRow], bool]:
+        row = self.rows.get(turn_id)
+        if row is None:
+            return [], True
+        return row.rows(after)[:READ_ROWS], row.state.terminal and after >= row.last_seq
+
+    @override
+    async def prune(self, delta_age_s: float, idempotency_age_s: float) -> int:
+        await self._enter("prune")
+        now_s, now_ms = self._clock.monotonic(), self._clock.unix_ms()
+        removed = 0
+        for row in self.rows.values():
+            if row.ended_at is not None and row.ended_at < now_s - delta_age_s:
+                kept = {first: entry for first, entry in row.events.items() if entry.kind is not RowKind.DELTAS}
+                removed += len(row.events) - len(kept)
+                row.events = kept
+            if row.created_at_ms < now_ms - idempotency_age_s * 1000:
+                row.key = None
+        return removed
+
+    async def _enter(self, name: str) -> None:
+        self.calls[name] += 1
+        await asyncio.sleep(0)
+        gate = self.held.get(name)
+        if gate is not None:
+            await gate.wait()
+        if self.away:
+            raise away()
+
+    def _answer(self) -> None:
+        if self.answers_lost:
+            self.answers_lost -= 1
+            raise away()
+
+
+def _view(row: TurnRow) -> TurnView:
+    return TurnView(
+        id=row.new.id,
+        session_id=row.new.session_id,
+        state=row.state,
+        reason=row.reason,
+        request=row.new.request,
+        machine=row.machine,
+        outcome=row.outcome,
+        fence=row.fence,
+        last_seq=row.last_seq,
+        created_at_ms=row.created_at_ms,
+        started_at_ms=row.started_at_ms,
+        ended_at_ms=row.ended_at_ms,
+    )

@@ -1,0 +1,90 @@
+import asyncio
+import socket
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from app.cli.demo_tenant import DemoSettings, choose_provider, demo_simulator
+from app.cli.errors import CommandError
+from app.simulator import Simulator
+
+KEY = SecretStr("sk-not-a-real-one")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "model", "api_key"),
+    [
+        (DemoSettings(openai_api_key=KEY, openrouter_api_key=KEY), "openai", "gpt-4.1-mini", "env:OPENAI_API_KEY"),
+        (DemoSettings(openai_api_key=KEY, demo_model="gpt-x"), "openai", "gpt-x", "env:OPENAI_API_KEY"),
+        (DemoSettings(openrouter_api_key=KEY), "openrouter", "openrouter/auto", "env:OPENROUTER_API_KEY"),
+        (DemoSettings(provider_base_url="http://127.0.0.1:1/v1", demo_model="m"), "provider", "m", ""),
+        (DemoSettings(provider_base_url="http://127.0.0.1:1/v1"), "provider", "default", ""),
+        (
+            DemoSettings(provider_base_url="http://127.0.0.1:1/v1", provider_api_key=KEY),
+            "provider",
+            "default",
+            "env:GATEWAY_PROVIDER_API_KEY",
+        ),
+        (DemoSettings(demo_simulator_port=9_999), "simulator", "demo:first_ms=200,pace_ms=25", ""),
+    ],
+    ids=["openai-first", "model", "openrouter", "server", "unreachable-server", "server-with-key", "simulator"],
+)
+async def test_the_best_provider_of_the_environment_answers(settings: DemoSettings, name: str, model: str, api_key: str) -> None:
+    chosen = await choose_provider(settings)
+    assert (chosen.provider.name, chosen.route.provider, chosen.route.model, chosen.provider.api_key) == (name, name, model, api_key)
+    assert chosen.simulated == (name == "simulator")
+
+
+async def test_the_first_model_that_a_server_lists_is_taken() -> None:
+    simulator = Simulator()
+    await simulator.start()
+    try:
+        chosen = await choose_provider(DemoSettings(provider_base_url=simulator.base_url + "/"))
+        async with httpx.AsyncClient() as client:
+            listed = (await client.get(f"{simulator.base_url}/models")).json()
+    finally:
+        await simulator.stop()
+    assert chosen.route.model == listed["data"][0]["id"]
+
+
+async def test_the_simulator_of_another_gateway_is_used_and_replaced_when_it_is_gone() -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/v1/models"
+    async with httpx.AsyncClient() as client:
+        async with demo_simulator(port):
+            second = demo_simulator(port)
+            await second.__aenter__()
+            assert (await client.get(url)).is_success
+        async with asyncio.timeout(10):
+            while not await answers(client, url):
+                await asyncio.sleep(0.05)
+        await second.__aexit__(None, None, None)
+        assert not await answers(client, url)
+
+
+async def test_a_port_that_something_else_has_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        closing = asyncio.get_running_loop().run_in_executor(None, close_next, other)
+        with pytest.raises(CommandError, match="GATEWAY_DEMO_SIMULATOR_PORT"):
+            async with demo_simulator(other.getsockname()[1]):
+                pass
+        await closing
+
+
+def close_next(listener: socket.socket) -> None:
+    listener.accept()[0].close()
+
+
+async def answers(client: httpx.AsyncClient, url: str) -> bool:
+    try:
+        return (await client.get(url)).is_success
+    except httpx.TransportError:
+        return False
