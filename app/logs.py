@@ -57,6 +57,7 @@ _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 _QUIET = {
     "sse_starlette": logging.WARNING,  # formats every chunk of every stream at DEBUG
     "sqlalchemy": logging.WARNING,
+    "alembic": logging.WARNING,  # two lines for every look at the schema
     "uvicorn.access": logging.CRITICAL,  # the API writes its own
     "aiohttp.access": logging.CRITICAL,
     "httpcore": logging.WARNING,

@@ -32,12 +32,16 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """The turn's outcome, with the facts that belong to it; always the last."""
+    """The turn's outcome, with the facts that belong to it; always the last.
+
+    ``forget``: the turn's messages leave the model's context.
+    """
 
     events: tuple[Fact, ...]
     messages: tuple[StoredMessage, ...]
     state: MachineState
     outcome: Outcome
+    forget: bool = False
 
 
 LoopFact: TypeAlias = Show | Record | End

@@ -132,7 +132,6 @@ class AgentLoop:
                 if missing:
                     yield Record(events=events, messages=results, state=run.state)
                 else:
-                    run.placed.sort(key=lambda stored: stored.seq)
                     yield self._after_tools(run, events, results)
 
     def _after_tools(self, run: _Run, events: tuple[Fact, ...], results: tuple[StoredMessage, ...]) -> LoopFact:
@@ -150,7 +149,7 @@ class AgentLoop:
             stored = self._place(run, step.message)
             messages = (*messages, stored)
             events = (*events, self._message_completed(run, stored))
-        return End(events=events, messages=messages, state=run.state, outcome=step.outcome)
+        return End(events=events, messages=messages, state=run.state, outcome=step.outcome, forget=step.forget)
 
     def _message_completed(self, run: _Run, stored: StoredMessage) -> MessageCompleted:
         return MessageCompleted(

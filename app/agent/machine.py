@@ -10,6 +10,7 @@
     cut by length              │ Finish failed: output_truncated (never shown as success)
     cut by the content filter  │ Finish failed: content_filtered
     model call impossible      │ Finish failed: context_exhausted | content_filtered | invalid_response | provider_unavailable
+    request itself refused     │ the same, and what the turn added leaves the context
     no iteration left          │ Finish completed: budget_exhausted, with a fixed closing text
 """
 
@@ -41,10 +42,15 @@ class CallModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The turn is over; ``message`` is its answer, to be stored with the end, or ``None``."""
+    """The turn is over; ``message`` is its answer, to be stored with the end, or ``None``.
+
+    ``forget``: the provider refused the request itself, so what the turn added leaves the model's context (not the transcript): sent
+    again it would be refused again, in every turn to come.
+    """
 
     outcome: Completed | Failed
     message: Message | None
+    forget: bool = False
 
 
 AfterReply: TypeAlias = RunTools | Finish
@@ -93,9 +99,11 @@ def after_failure(reason: FailureReason, detail: str) -> Finish:
     """End the turn when its model call cannot succeed."""
     match reason:
         case FailureReason.CONTEXT_OVERFLOW | FailureReason.PAYLOAD_TOO_LARGE:
-            return _failed(FailedReason.CONTEXT_EXHAUSTED, detail)
+            return _refused(FailedReason.CONTEXT_EXHAUSTED, detail)
         case FailureReason.CONTENT_FILTERED:
-            return _failed(FailedReason.CONTENT_FILTERED, detail)
+            return _refused(FailedReason.CONTENT_FILTERED, detail)
+        case FailureReason.INVALID_REQUEST:
+            return _refused(FailedReason.PROVIDER_UNAVAILABLE, detail)
         case FailureReason.INVALID_RESPONSE | FailureReason.INCOMPLETE_STREAM:
             return _failed(FailedReason.INVALID_RESPONSE, detail, retryable=True)
         case _:
@@ -108,7 +116,6 @@ _PERMANENT = frozenset(
         FailureReason.BILLING,
         FailureReason.FORBIDDEN,
         FailureReason.MODEL_NOT_FOUND,
-        FailureReason.INVALID_REQUEST,
     }
 )
 """Failures that the same request meets again until somebody changes the configuration."""
@@ -116,6 +123,10 @@ _PERMANENT = frozenset(
 
 def _failed(reason: FailedReason, detail: str, *, retryable: bool = False, output: str = "") -> Finish:
     return Finish(outcome=Failed(reason=reason, detail=detail, retryable=retryable, output=output), message=None)
+
+
+def _refused(reason: FailedReason, detail: str) -> Finish:
+    return Finish(outcome=Failed(reason=reason, detail=detail, retryable=False), message=None, forget=True)
 
 
 def _answer(reason: CompletedReason, reply: ModelReply) -> Finish:

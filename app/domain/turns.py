@@ -255,6 +255,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     state: MachineState
     closing: Closing | None = None
     hand_over: bool = False
+    forget: bool = False
+    """The turn's earlier messages leave the working set."""
 
 
 class DeltaBatch(msgspec.Struct, frozen=True, kw_only=True):

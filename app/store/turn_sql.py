@@ -150,6 +150,9 @@ WITH s AS MATERIALIZED (
     SELECT t.session_id, x.seq, x.id, t.id, x.note, x.body
     FROM t, unnest(CAST(:message_seqs AS bigint[]), CAST(:message_ids AS text[]), CAST(:message_notes AS boolean[]),
                    CAST(:message_bodies AS bytea[])) AS x(seq, id, note, body)
+), f AS (
+    UPDATE messages SET archived = true FROM t
+    WHERE messages.session_id = t.session_id AND messages.turn_id = t.id AND CAST(:forget AS boolean)
 ), u AS (
     UPDATE sessions SET next_seq = greatest(next_seq, CAST(:next_seq AS bigint)), updated_at = clock_timestamp() FROM t
     WHERE sessions.id = t.session_id AND CAST(:next_seq AS bigint) > 0

@@ -305,4 +305,5 @@ def _commit_params(commit: Commit) -> dict[str, Any]:
         "message_notes": [message.message.kind.value == "note" for message in commit.messages],
         "message_bodies": [encode_message(message.message) for message in commit.messages],
         "next_seq": commit.next_message_seq,
+        "forget": commit.forget,
     }

@@ -65,7 +65,7 @@ class PostgresWakeups:
         while True:
             try:
                 await self._listen()
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError):
                 logger.debug("not listening for announcements: the database is away")
             await self._clock.sleep(RECONNECT_S)
 

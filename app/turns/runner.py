@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
+import msgspec
+
 from app.agent.facts import End, LoopFact, Record, Show
 from app.agent.loop import AgentLoop
 from app.context import history
@@ -33,6 +35,7 @@ from app.domain.turns import (
     FailedReason,
     Interrupted,
     InterruptReason,
+    MachineState,
     OpenTurn,
     Outcome,
     TurnState,
@@ -72,8 +75,6 @@ class TurnRunner:
         self._turn = turn
         self._announced = announced
         self._writer = TurnWriter(turn, store=parts.turns, log=parts.log, lease=parts.lease, clock=parts.clock, counters=parts.counters)
-        self._placed: list[StoredMessage] = []
-        self._next_seq = turn.next_message_seq
         self._open_attempt = 0
         self._open_text: list[str] = []
         self.interrupt_reason = turn.cancel_reason or InterruptReason.SHUTDOWN
@@ -98,7 +99,7 @@ class TurnRunner:
         """Close a turn whose replica was lost: ended once, its open calls answered, their effect unknown."""
         turn = self._turn
         try:
-            self._placed = await patiently(lambda: self._parts.messages.working_set(turn.fence.session_id), self._parts.clock)
+            await self._load()
             outcome = Interrupted(reason=turn.cancel_reason or InterruptReason.WORKER_LOST)
             reset = AttemptReset(attempt=turn.state.attempts + 1)
             await self._close(outcome, before=() if self._unanswered() else (reset,))
@@ -136,15 +137,20 @@ class TurnRunner:
         if tenant is None:
             raise InvalidRequestError("The tenant is disabled.")
         model = parts.models.for_chat(tenant, self._turn.model)
-        self._placed = await patiently(lambda: parts.messages.working_set(self._turn.fence.session_id), parts.clock)
+        await self._load()
         if not self._announced:
             await self._writer.record(self._first_events(model), (), self._turn.state)
         await self._parts.lease.wait_valid()
         loop = AgentLoop(model, self._parts.toolbox, self._parts.clock)
-        async with aclosing(loop.run(self._turn, self._placed)) as facts:
+        async with aclosing(loop.run(self._turn, self._writer.placed)) as facts:
             async for fact in facts:
                 if await self._handle(fact):
                     return
+
+    async def _load(self) -> None:
+        """Read the session's messages, the turn's own included."""
+        parts = self._parts
+        self._writer.placed = await patiently(lambda: parts.messages.working_set(self._turn.fence.session_id), parts.clock)
 
     def _first_events(self, model: ModelClient) -> tuple[Fact, ...]:
         turn = self._turn
@@ -172,12 +178,10 @@ class TurnRunner:
                     return True
                 return False
             case End(outcome=outcome):
-                self._take(fact.messages)
-                await self._close(outcome, before=fact.events, messages=fact.messages, state_of=fact)
+                await self._close(outcome, before=fact.events, messages=fact.messages, state=fact.state, forget=fact.forget)
                 return True
 
     async def _record(self, fact: Record) -> None:
-        self._take(fact.messages)
         self._open_text.clear()
         for event in fact.events:
             if isinstance(event, AttemptFailedEvent):
@@ -186,16 +190,16 @@ class TurnRunner:
         # A call may start after its intent is stored, but only while the turn is surely ours.
         await self._parts.lease.wait_valid()
 
-    def _take(self, messages: Sequence[StoredMessage]) -> None:
-        for stored in messages:
-            self._placed.append(stored)
-            self._next_seq = max(self._next_seq, stored.seq + 1 + len(stored.message.tool_calls))
-
     def _unanswered(self) -> list[StoredMessage]:
-        """Results for the calls that have none."""
-        placed = sorted(self._placed, key=lambda stored: stored.seq)
+        """Results for the calls that have none, each at its place."""
+        placed = sorted(self._writer.placed, key=lambda stored: stored.seq)
         calls = history.unanswered((stored.seq, stored.message) for stored in placed)
         return [self._stored(seq, history.interrupted_result(call)) for seq, call in calls]
+
+    def _next_seq(self, added: Sequence[StoredMessage]) -> int:
+        """The first free place behind everything, the places of results included."""
+        everything = [*self._writer.placed, *added]
+        return max((stored.seq + 1 + len(stored.message.tool_calls) for stored in everything), default=self._turn.next_message_seq)
 
     def _stored(self, seq: int, message: Message) -> StoredMessage:
         now_ms = self._parts.clock.unix_ms()
@@ -218,16 +222,16 @@ class TurnRunner:
         *,
         before: Sequence[Fact] = (),
         messages: Sequence[StoredMessage] = (),
-        state_of: End | None = None,
+        state: MachineState | None = None,
+        forget: bool = False,
     ) -> None:
         """End the turn with everything that keeps its session's history valid, in one commit."""
         results = self._unanswered()
-        self._take(results)
         added = [*messages, *results]
-        note = history.closing_note(outcome, keep_text=self._turn.keep_interrupted_text)
+        note = None if forget else history.closing_note(outcome, keep_text=self._turn.keep_interrupted_text)
         if note is not None:
-            added.append(self._stored(self._next_seq, note))
-        state = state_of.state if state_of else self._writer.state
+            added.append(self._stored(self._next_seq(added), note))
+        state = state or self._open_state()
         fence = self._turn.fence
         to = _terminal_state(outcome)
         await self._writer.close(
@@ -236,8 +240,14 @@ class TurnRunner:
             messages=added,
             state=state,
             to=to,
+            forget=forget,
         )
         self._parts.counters.ended[to.value, outcome.reason.value] += 1
+
+    def _open_state(self) -> MachineState:
+        """The machine's state with the attempt that was showing text, which no commit has counted yet."""
+        state = self._writer.state
+        return msgspec.structs.replace(state, attempts=max(state.attempts, self._open_attempt))
 
 
 def _terminal_state(outcome: Outcome) -> TurnState:

@@ -41,6 +41,8 @@ class TurnWriter:
         self.live = LiveTurn(turn.fence, turn.last_seq)
         self.state = turn.state
         self.closed = False
+        self.placed: list[StoredMessage] = []
+        """The session's messages as the turn sees them: the working set, and what its commits have added."""
         log.add(self.live)
 
     async def show(self, deltas: Sequence[Delta]) -> None:
@@ -69,11 +71,18 @@ class TurnWriter:
         await uninterrupted(self._commit((event,), (), self.state, hand_over=True))
 
     async def close(
-        self, event: TerminalEvent, *, before: Sequence[Fact], messages: Sequence[StoredMessage], state: MachineState, to: TurnState
+        self,
+        event: TerminalEvent,
+        *,
+        before: Sequence[Fact],
+        messages: Sequence[StoredMessage],
+        state: MachineState,
+        to: TurnState,
+        forget: bool,
     ) -> None:
-        """End the turn with its terminal event. Raises LeaseLostError."""
+        """End the turn with its terminal event; with ``forget`` its messages leave the model's context. Raises LeaseLostError."""
         closing = Closing(state=to, reason=event.reason, outcome=_encode(event))
-        await uninterrupted(self._commit((*before, event), messages, state, closing=closing))
+        await uninterrupted(self._commit((*before, event), messages, state, closing=closing, forget=forget))
 
     async def _commit(
         self,
@@ -83,6 +92,7 @@ class TurnWriter:
         *,
         closing: Closing | None = None,
         hand_over: bool = False,
+        forget: bool = False,
     ) -> None:
         live = self.live
         async with live.write:
@@ -102,10 +112,12 @@ class TurnWriter:
                     state=state,
                     closing=closing,
                     hand_over=hand_over,
+                    forget=forget,
                 )
             )
             self._fact_seq = facts.last
             self.state = state
+            self.placed.extend(messages)
             self.closed = closing is not None or hand_over
             if deltas:
                 live.mark_stored(deltas)

@@ -90,7 +90,12 @@ async def test_a_key_belongs_to_its_tenant_and_its_session(gateway: Replica, cli
             async with caller.turn(await caller.session(), "[[sim tokens=1]]", headers=KEYED) as stream:
                 made.append(first_turn_id(await stream.read_to_end()))
                 assert "idempotency-replayed" not in stream.response.headers
-    assert len(set(made)) == len(provider.requests) == 3
+        assert len(set(made)) == len(provider.requests) == 3
+        session = await client.session()
+        async with client.turn(session, SCRIPT) as running:
+            turn_id = first_turn_id([await running.until("message.delta")])
+            busy = await client.http.post(f"/sessions/{session}/turns", json={"input": "[[sim tokens=1]]"}, headers=KEYED)
+            assert (busy.status_code, busy.json()["turn_id"]) == (409, turn_id)
 
 
 async def test_without_a_key_equal_bodies_are_two_turns(client: Client, provider: Simulator) -> None:

@@ -285,8 +285,10 @@ def _input(value: str | list[dict[str, Any]]) -> Content:
         if not isinstance(kind, str) or kind not in _PART_TYPES or kind not in part:
             names = ", ".join(sorted(_PART_TYPES))
             raise InvalidRequestError(f"A content part has a type ({names}) and a field of that name.", pointer=f"/input/{index}")
-        if kind == "text" and not isinstance(part["text"], str):
-            raise InvalidRequestError("The text of a part is a string.", pointer=f"/input/{index}/text")
+        value_type: type = str if kind == "text" else dict
+        if not isinstance(part[kind], value_type):
+            wanted = "a string" if kind == "text" else "an object"
+            raise InvalidRequestError(f"The {kind} of a part is {wanted}.", pointer=f"/input/{index}/{kind}")
     if all(part["type"] == "text" and not part["text"].strip() for part in value):
         raise InvalidRequestError("The input must not be blank.", pointer="/input")
     parts: list[dict[str, Any]] = clean_json(value)

@@ -142,9 +142,10 @@ async def test_a_transaction_that_fails_leaves_nothing(database: Database) -> No
     async def failing() -> None:
         async with database.transaction() as connection:
             await connection.execute(text("INSERT INTO replicas (id, expires_at) VALUES ('rep_1', now())"))
-            raise ValueError
+            msg = "on second thoughts"
+            raise ValueError(msg)
 
-    with pytest.raises(ValueError, match=""):
+    with pytest.raises(ValueError, match="second thoughts"):
         await failing()
     assert await database.fetch(text("SELECT id FROM replicas")) == []
 

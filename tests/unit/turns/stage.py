@@ -273,7 +273,7 @@ def completed(turn: OpenTurn) -> TurnCompleted:
 
 async def close(writer: TurnWriter, turn: OpenTurn) -> None:
     """End a turn as completed."""
-    await writer.close(completed(turn), before=(), messages=(), state=MachineState(), to=TurnState.COMPLETED)
+    await writer.close(completed(turn), before=(), messages=(), state=MachineState(), to=TurnState.COMPLETED, forget=False)
 
 
 def said(turn: OpenTurn, seq: int, text: str) -> StoredMessage:
