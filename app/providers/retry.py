@@ -55,7 +55,7 @@ def next_step(failure: Failure, *, tries: int, max_attempts: int, more_routes: b
     if failure.reason in _FATAL:
         return GiveUp()
     if more_routes:
-        return Repeat(0.0) if tries == 1 and _worth_repeating(failure, arrived=arrived) else NextRoute()
+        return Repeat(0.0) if tries == 1 < max_attempts and _worth_repeating(failure, arrived=arrived) else NextRoute()
     if not failure.retryable or tries >= max_attempts:
         return GiveUp()
     if failure.retry_after_s is not None:

@@ -190,9 +190,9 @@ class TurnRunner:
         # A call may start after its intent is stored, but only while the turn is surely ours.
         await self._parts.lease.wait_valid()
 
-    def _unanswered(self) -> list[StoredMessage]:
-        """Results for the calls that have none, each at its place."""
-        placed = sorted(self._writer.placed, key=lambda stored: stored.seq)
+    def _unanswered(self, added: Sequence[StoredMessage] = ()) -> list[StoredMessage]:
+        """Results for the calls that have none, neither stored nor in ``added``, each at its place."""
+        placed = sorted((*self._writer.placed, *added), key=lambda stored: stored.seq)
         calls = history.unanswered((stored.seq, stored.message) for stored in placed)
         return [self._stored(seq, history.interrupted_result(call)) for seq, call in calls]
 
@@ -226,7 +226,7 @@ class TurnRunner:
         forget: bool = False,
     ) -> None:
         """End the turn with everything that keeps its session's history valid, in one commit."""
-        results = self._unanswered()
+        results = self._unanswered(messages)
         added = [*messages, *results]
         note = None if forget else history.closing_note(outcome, keep_text=self._turn.keep_interrupted_text)
         if note is not None:

@@ -1,18 +1,15 @@
+"""What every :class:`app.ports.TurnStore` does with turns."""
+
 import asyncio
 
-import msgspec
 import pytest
 
 from app.domain.errors import LeaseLostError
-from app.domain.events import FrameEncoder, IterationStarted
-from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
+from app.domain.ids import MessageId, SessionId, TenantId
 from app.domain.messages import Message, MessageKind, Role, ToolCall
 from app.domain.turns import (
-    SEQ_GAP,
     Busy,
-    Closing,
     Commit,
-    DeltaBatch,
     EventRow,
     InterruptReason,
     MachineState,
@@ -27,61 +24,9 @@ from app.domain.turns import (
     TurnState,
 )
 from app.ports import TurnStore
+from tests.contract.steps import DONE, STOPPED, deltas, opened, step
 from tests.contract.worlds import TTL_S, World, new_session
 from tests.integration.store.builders import A, B, a_turn, an_id
-
-
-@pytest.fixture
-def turns(world: World) -> TurnStore:
-    return world.turns
-
-
-@pytest.fixture
-async def tenant_id(world: World) -> TenantId:
-    return await world.tenant()
-
-
-@pytest.fixture
-async def session_id(world: World, tenant_id: TenantId) -> SessionId:
-    return await new_session(world, tenant_id)
-
-
-async def opened(turns: TurnStore, tenant_id: TenantId, session_id: SessionId, owner: ReplicaId = A) -> OpenTurn:
-    opening = await turns.open(a_turn(tenant_id, session_id, owner=owner))
-    assert isinstance(opening, OpenTurn)
-    return opening
-
-
-def step(
-    turn: OpenTurn,
-    *messages: NewMessage,
-    closing: Closing | None = None,
-    hand_over: bool = False,
-    state: MachineState | None = None,
-    seq: int | None = None,
-) -> Commit:
-    seq = turn.last_seq + 1 if seq is None else seq
-    frame = FrameEncoder(turn.fence.turn_id).frame(seq, IterationStarted(iteration=2, max_iterations=90))
-    kind = RowKind.TERMINAL if closing else RowKind.FACTS
-    return Commit(
-        fence=turn.fence,
-        previous_seq=turn.last_seq,
-        last_seq=seq,
-        rows=(EventRow(seq, seq, kind, frame),),
-        messages=messages,
-        next_message_seq=max((message.seq + 1 for message in messages), default=0),
-        state=state or turn.state,
-        closing=closing,
-        hand_over=hand_over,
-    )
-
-
-def deltas(turn: OpenTurn, first: int, last: int) -> DeltaBatch:
-    return DeltaBatch(fence=turn.fence, row=EventRow(first, last, RowKind.DELTAS, b"id: %d\n\n" % first))
-
-
-DONE = Closing(state=TurnState.COMPLETED, reason="answer", outcome=b'{"output":"x"}')
-STOPPED = Closing(state=TurnState.INTERRUPTED, reason="requested", outcome=b'{"output":""}')
 
 
 async def test_opening_stores_the_user_message_with_the_turn(
@@ -267,16 +212,6 @@ async def test_an_earlier_owner_can_write_nothing(turns: TurnStore, world: World
     await turns.commit(step(taken, closing=STOPPED))
 
 
-async def test_ids_go_on_far_above_the_last_stored_delta_after_a_takeover(
-    turns: TurnStore, world: World, tenant_id: TenantId, session_id: SessionId
-) -> None:
-    turn = await opened(turns, tenant_id, session_id)
-    await turns.append_deltas([deltas(turn, 2, 57)])
-    await world.alive(A, -1.0)
-    (taken,) = await turns.take_over(B, [], 10)
-    assert taken.last_seq == 57 + SEQ_GAP
-
-
 async def test_turns_of_living_replicas_are_left_alone(turns: TurnStore, world: World, tenant_id: TenantId, session_id: SessionId) -> None:
     await opened(turns, tenant_id, session_id)
     await world.alive(A, 60.0)
@@ -304,62 +239,6 @@ async def test_what_a_replica_has_just_opened_is_never_taken_from_it(
     assert isinstance(opening, OpenTurn)
     assert taken == []
     await turns.commit(step(opening, closing=DONE))
-
-
-async def test_deltas_whose_answer_was_lost_are_stored_again_together_with_later_ones(
-    turns: TurnStore, tenant_id: TenantId, session_id: SessionId
-) -> None:
-    turn = await opened(turns, tenant_id, session_id)
-    turn_id = turn.fence.turn_id
-    await turns.append_deltas([deltas(turn, 2, 4)])
-    await turns.append_deltas([deltas(turn, 2, 9)])
-    await turns.append_deltas([deltas(turn, 2, 4)])
-    rows, _ = (await turns.read_events([(turn_id, 1)]))[turn_id, 1]
-    assert [(row.first, row.last) for row in rows] == [(2, 9)]
-
-
-async def test_a_commit_takes_along_deltas_of_which_some_were_stored_before(
-    turns: TurnStore, tenant_id: TenantId, session_id: SessionId
-) -> None:
-    turn = await opened(turns, tenant_id, session_id)
-    turn_id = turn.fence.turn_id
-    await turns.append_deltas([deltas(turn, 2, 4)])
-    commit = step(turn, closing=DONE, seq=13)
-    await turns.commit(msgspec.structs.replace(commit, rows=(deltas(turn, 2, 12).row, *commit.rows)))
-    rows, _ = (await turns.read_events([(turn_id, 0)]))[turn_id, 0]
-    assert [(row.first, row.last) for row in rows] == [(1, 1), (2, 12), (13, 13)]
-
-
-async def test_a_reader_in_the_middle_of_a_row_gets_the_row(turns: TurnStore, tenant_id: TenantId, session_id: SessionId) -> None:
-    turn = await opened(turns, tenant_id, session_id)
-    turn_id = turn.fence.turn_id
-    await turns.append_deltas([deltas(turn, 2, 9)])
-    rows, over = (await turns.read_events([(turn_id, 5)]))[turn_id, 5]
-    assert ([(row.first, row.last) for row in rows], over) == ([(2, 9)], False)
-
-
-async def test_one_read_is_bounded(turns: TurnStore, tenant_id: TenantId, session_id: SessionId) -> None:
-    turn = await opened(turns, tenant_id, session_id)
-    turn_id = turn.fence.turn_id
-    for seq in range(2, 152):
-        await turns.append_deltas([deltas(turn, seq, seq)])
-    seen: list[int] = []
-    while len(seen) < 151:
-        rows, _ = (await turns.read_events([(turn_id, seen[-1] if seen else 0)]))[turn_id, seen[-1] if seen else 0]
-        assert 0 < len(rows) <= 64
-        seen += [row.first for row in rows]
-    assert seen == list(range(1, 152))
-
-
-async def test_a_turn_that_ended_is_neither_watched_nor_stopped(turns: TurnStore, tenant_id: TenantId, session_id: SessionId) -> None:
-    turn = await opened(turns, tenant_id, session_id)
-    turn_id = turn.fence.turn_id
-    await turns.commit(step(turn, closing=DONE))
-    await turns.watch([turn_id], 60.0)
-    assert await turns.cancel_unwatched(turn_id, InterruptReason.CLIENT_GONE)
-    view = await turns.request_cancel(tenant_id, turn_id, InterruptReason.REQUESTED)
-    assert view is not None
-    assert (view.state, view.reason) == (TurnState.COMPLETED, "answer")
 
 
 async def test_a_session_that_wants_a_model_says_so_to_its_tenant_only(turns: TurnStore, world: World, tenant_id: TenantId) -> None:
@@ -390,29 +269,6 @@ async def test_an_interrupt_before_the_start_is_known_to_who_starts_it(
     assert view.state is TurnState.QUEUED
     (claimed,) = await turns.claim(A, 1)
     assert claimed.cancel_reason is InterruptReason.REQUESTED
-
-
-async def test_deltas_of_several_turns_are_stored_together_and_repeats_are_harmless(
-    turns: TurnStore, world: World, tenant_id: TenantId, session_id: SessionId
-) -> None:
-    one = await opened(turns, tenant_id, session_id)
-    two = await opened(turns, tenant_id, await new_session(world, tenant_id))
-    batch = [deltas(one, 2, 4), deltas(two, 2, 2)]
-    ids = {one.fence.turn_id, two.fence.turn_id}
-    assert await turns.append_deltas(batch) == ids
-    assert await turns.append_deltas(batch) == ids
-    found = await turns.read_events([(one.fence.turn_id, 1), (two.fence.turn_id, 0), (TurnId("turn_none"), 0)])
-    assert [(row.first, row.last) for row in found[one.fence.turn_id, 1][0]] == [(2, 4)]
-    assert [row.first for row in found[two.fence.turn_id, 0][0]] == [1, 2]
-    assert found[TurnId("turn_none"), 0] == ([], True)
-
-
-async def test_reading_behind_the_end_says_that_nothing_follows(turns: TurnStore, tenant_id: TenantId, session_id: SessionId) -> None:
-    turn = await opened(turns, tenant_id, session_id)
-    turn_id = turn.fence.turn_id
-    assert (await turns.read_events([(turn_id, 1)]))[turn_id, 1] == ([], False)
-    await turns.commit(step(turn, closing=DONE))
-    assert (await turns.read_events([(turn_id, 2)]))[turn_id, 2] == ([], True)
 
 
 async def test_the_first_wish_to_stop_counts_and_reaches_the_owner(turns: TurnStore, tenant_id: TenantId, session_id: SessionId) -> None:
@@ -454,33 +310,6 @@ async def test_a_queued_turn_can_be_closed_until_somebody_claims_it(turns: TurnS
     with pytest.raises(LeaseLostError):
         await turns.commit(close)
     await turns.commit(step(claimed, closing=DONE))
-
-
-async def test_a_read_elsewhere_keeps_a_turn_whose_client_left(
-    turns: TurnStore, world: World, tenant_id: TenantId, session_id: SessionId
-) -> None:
-    turn = await opened(turns, tenant_id, session_id)
-    turn_id = turn.fence.turn_id
-    await turns.watch([turn_id], 60.0)
-    assert not await turns.cancel_unwatched(turn_id, InterruptReason.CLIENT_GONE)
-    await turns.watch([turn_id], -1.0)
-    assert await turns.cancel_unwatched(turn_id, InterruptReason.CLIENT_GONE)
-    assert await turns.cancel_requests(A) == {turn_id: InterruptReason.CLIENT_GONE}
-
-
-async def test_pruning_takes_deltas_of_old_turns_and_leaves_the_facts(
-    turns: TurnStore, world: World, tenant_id: TenantId, session_id: SessionId
-) -> None:
-    old = await opened(turns, tenant_id, session_id)
-    await turns.append_deltas([deltas(old, 2, 9)])
-    await turns.commit(step(old, closing=DONE, seq=10))
-    fresh = await opened(turns, tenant_id, await new_session(world, tenant_id))
-    await turns.append_deltas([deltas(fresh, 2, 9)])
-    await world.pass_time(86_000.0)
-    assert await turns.prune(3600.0, 86_400.0) == 1
-    turn_id = old.fence.turn_id
-    assert [row.kind for row in (await turns.read_events([(turn_id, 0)]))[turn_id, 0][0]] == [RowKind.FACTS, RowKind.TERMINAL]
-    assert await turns.prune(3600.0, 86_400.0) == 0
 
 
 async def test_old_idempotency_keys_are_forgotten(turns: TurnStore, world: World, tenant_id: TenantId, session_id: SessionId) -> None:

@@ -15,8 +15,9 @@ from app.store.replicas import ReplicaRepository
 from app.store.sessions import SessionRepository
 from app.store.turns import TurnRepository
 from tests.fakes.clock import HandClock
+from tests.fakes.replicas import InMemoryReplicas
 from tests.fakes.sessions import InMemoryMessages, InMemorySessions
-from tests.fakes.turns import InMemoryReplicas, InMemoryTurns
+from tests.fakes.turns import InMemoryTurns
 from tests.integration.store.builders import a_tenant, alive, an_id
 
 TTL_S = 20.0

@@ -1,4 +1,4 @@
-"""Turns, their events and the replicas in memory: :class:`app.ports.TurnStore` and :class:`app.ports.ReplicaStore`.
+"""Turns and their events in memory: :class:`app.ports.TurnStore`.
 
 The same fences as in Postgres: a write counts only for the owner and generation that hold the turn, and only behind its last fact.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from typing_extensions import override
 
-from app.domain.errors import LeaseLostError, UnavailableError
+from app.domain.errors import LeaseLostError
 from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import Message, Role, StoredMessage
 from app.domain.sessions import Page
@@ -36,48 +36,11 @@ from app.domain.turns import (
     TurnState,
     TurnView,
 )
-from app.ports import Clock, ReplicaStore, TurnStore
+from app.ports import Clock, TurnStore
+from tests.fakes.replicas import InMemoryReplicas, away
 from tests.fakes.sessions import InMemorySessions
 
 READ_ROWS = 64
-OPEN = (TurnState.QUEUED, TurnState.RUNNING)
-
-
-def away() -> UnavailableError:
-    """What every store raises while the database is away."""
-    return UnavailableError("storage_unavailable", "The database cannot be reached right now.")
-
-
-class InMemoryReplicas(ReplicaStore):
-    """Heartbeats; ``away`` makes every call fail like a database that is gone."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.expires_at: dict[ReplicaId, float] = {}
-        self.away = False
-
-    def is_alive(self, replica: ReplicaId | None) -> bool:
-        """Whether a replica has beaten lately."""
-        return replica is not None and self.expires_at.get(replica, float("-inf")) > self._clock.monotonic()
-
-    @override
-    async def beat(self, replica: ReplicaId, ttl_s: float) -> None:
-        self._check()
-        self.expires_at[replica] = self._clock.monotonic() + ttl_s
-
-    @override
-    async def leave(self, replica: ReplicaId) -> None:
-        self._check()
-        self.expires_at.pop(replica, None)
-
-    @override
-    async def others_alive(self, replica: ReplicaId) -> bool:
-        self._check()
-        return any(other != replica and self.is_alive(other) for other in self.expires_at)
-
-    def _check(self) -> None:
-        if self.away:
-            raise away()
 
 
 @dataclass(slots=True)
@@ -262,8 +225,7 @@ class InMemoryTurns(TurnStore):
         if row is None:
             raise LeaseLostError
         if row.fence != commit.fence or row.last_seq != commit.previous_seq or row.state.terminal:
-            same_step = row.last_seq == commit.last_seq and (row.generation == commit.fence.generation or commit.hand_over)
-            if same_step:
+            if row.last_seq == commit.last_seq and (row.generation == commit.fence.generation or commit.hand_over):
                 return
             raise LeaseLostError
         for entry in commit.rows:
@@ -322,7 +284,7 @@ class InMemoryTurns(TurnStore):
         row = self.rows.get(turn_id)
         if row is None or row.new.tenant_id != tenant_id:
             return None
-        if row.state in OPEN and row.cancel_reason is None:
+        if not row.state.terminal and row.cancel_reason is None:
             row.cancel_reason = reason
         self._answer()
         return _view(row)
@@ -340,8 +302,7 @@ class InMemoryTurns(TurnStore):
     def _is_lost(self, row: TurnRow, owner: ReplicaId, known: Sequence[TurnId]) -> bool:
         if row.owner != owner:
             return not self._replicas.is_alive(row.owner)
-        started_at = row.started_at or 0.0
-        return row.new.id not in known and started_at < self._clock.monotonic() - self._ttl_s
+        return row.new.id not in known and (row.started_at or 0.0) < self._clock.monotonic() - self._ttl_s
 
     @override
     async def cancel_unwatched(self, turn_id: TurnId, reason: InterruptReason) -> bool:
@@ -391,31 +352,28 @@ class InMemoryTurns(TurnStore):
         return {(turn_id, after): self._behind(turn_id, after) for turn_id, after in cursors}
 
     def _behind(self, turn_id: TurnId, after: int) -> tuple[list[EventRow], bool]:
-        row = self.rows.get(turn_id)
-        if row is None:
+        if (row := self.rows.get(turn_id)) is None:
             return [], True
         return row.rows(after)[:READ_ROWS], row.state.terminal and after >= row.last_seq
 
     @override
     async def prune(self, delta_age_s: float, idempotency_age_s: float) -> int:
         await self._enter("prune")
-        now_s, now_ms = self._clock.monotonic(), self._clock.unix_ms()
         removed = 0
         for row in self.rows.values():
-            if row.ended_at is not None and row.ended_at < now_s - delta_age_s:
+            if row.ended_at is not None and row.ended_at < self._clock.monotonic() - delta_age_s:
                 kept = {first: entry for first, entry in row.events.items() if entry.kind is not RowKind.DELTAS}
                 removed += len(row.events) - len(kept)
                 row.events = kept
-            if row.created_at_ms < now_ms - idempotency_age_s * 1000:
+            if row.created_at_ms < self._clock.unix_ms() - idempotency_age_s * 1000:
                 row.key = None
         return removed
 
     async def _enter(self, name: str) -> None:
         self.calls[name] += 1
         await asyncio.sleep(0)
-        gate = self.held.get(name)
-        if gate is not None:
-            await gate.wait()
+        if name in self.held:
+            await self.held[name].wait()
         if self.away:
             raise away()
 

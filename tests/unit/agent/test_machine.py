@@ -87,11 +87,20 @@ FAILURES = {
 }
 
 
+REFUSED = {
+    FailureReason.CONTEXT_OVERFLOW,
+    FailureReason.PAYLOAD_TOO_LARGE,
+    FailureReason.CONTENT_FILTERED,
+    FailureReason.INVALID_REQUEST,
+}
+"""What would be refused again: the turn's messages must not be sent with the next one."""
+
+
 @pytest.mark.parametrize("reason", list(FailureReason), ids=str)
 def test_an_impossible_model_call_ends_the_turn_with_a_type(reason: FailureReason) -> None:
     expected, retryable = FAILURES[reason]
     assert after_failure(reason, "It is so.") == Finish(
-        outcome=Failed(reason=expected, detail="It is so.", retryable=retryable), message=None
+        outcome=Failed(reason=expected, detail="It is so.", retryable=retryable), message=None, forget=reason in REFUSED
     )
 
 

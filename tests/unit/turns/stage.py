@@ -22,10 +22,11 @@ from app.turns.server import Stores, Timing, TurnServer
 from app.turns.service import Turns
 from app.turns.writer import TurnWriter
 from tests.fakes.clock import HandClock, settle
+from tests.fakes.replicas import InMemoryReplicas
 from tests.fakes.sessions import InMemoryMessages, InMemorySessions
 from tests.fakes.tenants import InMemoryTenants
 from tests.fakes.tools import InMemoryToolbox
-from tests.fakes.turns import InMemoryReplicas, InMemoryTurns
+from tests.fakes.turns import InMemoryTurns
 from tests.integration.store.builders import an_id
 
 TTL_S = 20.0

@@ -99,7 +99,6 @@ async def test_the_first_of_several_interrupts_counts_and_the_closing_is_not_tor
     await under_way(stage, server, turn)
     gate = stage.turns.held["commit"] = asyncio.Event()
     assert server.active.cancel(turn.fence.turn_id, InterruptReason.SUPERSEDED)
-    await settle()
     for _ in range(3):
         assert server.active.cancel(turn.fence.turn_id, InterruptReason.REQUESTED)
         await settle()
