@@ -102,5 +102,5 @@ def test_every_call_ends_and_nobody_is_asked_too_early(what: Failure, tries: int
 
 
 def test_a_route_of_one_attempt_is_not_repeated_while_another_remains() -> None:
-    failure = Failure(reason=FailureReason.SERVER_ERROR, retryable=True, status=500, message="", retry_after_s=None)
-    assert next_step(failure, tries=1, max_attempts=1, more_routes=True, arrived=True, random=0.5) == NextRoute()
+    step = next_step(failure(Reason.SERVER_ERROR, 500), tries=1, max_attempts=1, more_routes=True, arrived=True, random=0.5)
+    assert step == NextRoute()
