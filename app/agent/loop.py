@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import msgspec
 
 from app.agent import machine
-from app.agent.facts import Arrivals, End, LoopFact, Record, tool_completed, tool_result
+from app.agent.facts import End, LoopFact, Record, tool_completed, tool_result
+from app.agent.model_call import ModelCall
 from app.agent.tool_calls import run_tool_calls
 from app.context import history
-from app.domain.errors import ModelError
 from app.domain.events import MAX_EVENT_TEXT, Fact, IterationStarted, MessageCompleted, ToolStarted, message_view
 from app.domain.ids import MessageId, make_id
 from app.domain.messages import Message, StoredMessage, ToolSpec
-from app.domain.model import ModelReply, ModelRequest
+from app.domain.model import ModelRequest
 from app.domain.tools import ToolContext
 from app.domain.turns import MachineState, OpenTurn
 from app.ports import Clock, ModelClient, Toolbox
@@ -37,8 +37,7 @@ class _Run:
     state: MachineState
     placed: list[StoredMessage]
     next_seq: int
-    reply: ModelReply | None = None
-    failure: ModelError | None = None
+    over: bool = False
 
 
 class AgentLoop:
@@ -52,58 +51,37 @@ class AgentLoop:
     async def run(self, turn: OpenTurn, working_set: Sequence[StoredMessage]) -> AsyncGenerator[LoopFact, None]:
         """Yield the turn's facts; the last is its End. ``working_set`` holds the session's messages, the turn's input included."""
         run = _Run(turn, _TOOLS.decode(turn.tools), turn.state, list(working_set), turn.next_message_seq)
-        over = False
-        while not over:
-            async with aclosing(self._iterate(run)) as facts:
+        while not run.over:
+            async with aclosing(ModelCall(self._model, self._request(run), run.state)) as call:
+                while (fact := await call.next()) is not None:
+                    yield fact
+            step = self._judge(run, call)
+            if isinstance(step, machine.Finish):
+                yield self._end(run, step, ())
+                continue
+            yield self._intent(run, step)
+            async with aclosing(self._run_tools(run, step)) as facts:
                 async for fact in facts:
                     yield fact
-                    over = isinstance(fact, End)
 
-    async def _iterate(self, run: _Run) -> AsyncGenerator[LoopFact, None]:
-        """One iteration: a model call, and its tool calls or the end."""
-        async with aclosing(self._call_model(run)) as facts:
-            async for fact in facts:
-                yield fact
-        step = machine.after_failure(run.failure.reason, run.failure.detail) if run.failure else self._judge(run)
-        if isinstance(step, machine.Finish):
-            yield self._end(run, step, ())
-            return
-        yield self._intent(run, step)
-        async with aclosing(self._run_tools(run, step)) as facts:
-            async for fact in facts:
-                yield fact
-
-    async def _call_model(self, run: _Run) -> AsyncGenerator[LoopFact, None]:
-        """Step 6: one model call. Leaves its reply or its failure on ``run``."""
-        run.reply = run.failure = None
-        request = ModelRequest(
+    def _request(self, run: _Run) -> ModelRequest:
+        """Steps 2, 3 and 6: what the model is shown."""
+        return ModelRequest(
             system=run.turn.system_prompt,
             messages=history.repair([stored.message for stored in run.placed]),
             tools=run.tools,
             first_attempt=run.state.attempts + 1,
         )
-        async with aclosing(self._arrivals(run, request)) as arrivals:
-            async for facts in arrivals:
-                for fact in facts:
-                    yield fact
 
-    async def _arrivals(self, run: _Run, request: ModelRequest) -> AsyncGenerator[list[LoopFact], None]:
-        """The stream of one model call as facts; a failed call is left on ``run``."""
-        try:
-            async with aclosing(self._model.stream(request)) as batches:
-                async for batch in batches:
-                    arrivals = Arrivals.of(batch, run.state)
-                    run.state, run.reply = arrivals.state, arrivals.reply
-                    yield arrivals.facts
-        except ModelError as error:
-            run.failure = error
-            run.state = machine.charge(run.state, error.usage, error.cost_usd)
-
-    def _judge(self, run: _Run) -> machine.AfterReply:
+    def _judge(self, run: _Run, call: ModelCall) -> machine.AfterReply:
         """Step 7."""
-        assert run.reply is not None, "a model stream ends with its reply or raises"  # noqa: S101
-        run.state = machine.count_reply(run.state, run.reply)
-        return machine.after_reply(run.reply)
+        run.state = call.state
+        if call.failure is not None:
+            return machine.after_failure(call.failure.reason, call.failure.detail)
+        if call.reply is None:
+            raise RuntimeError("a model stream ended without its reply")
+        run.state = machine.count_reply(run.state, call.reply)
+        return machine.after_reply(call.reply)
 
     def _intent(self, run: _Run, step: machine.RunTools) -> Record:
         """The assistant message with its calls, stored before the first of them starts."""
@@ -149,6 +127,7 @@ class AgentLoop:
             stored = self._place(run, step.message)
             messages = (*messages, stored)
             events = (*events, self._message_completed(run, stored))
+        run.over = True
         return End(events=events, messages=messages, state=run.state, outcome=step.outcome, forget=step.forget)
 
     def _message_completed(self, run: _Run, stored: StoredMessage) -> MessageCompleted:

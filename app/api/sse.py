@@ -10,9 +10,6 @@ from app.domain.errors import InvalidRequestError
 
 RETRY_MS = 1_000
 """What a browser waits before it reconnects."""
-SEND_TIMEOUT_S = 60.0
-"""A reader that takes nothing for so long is cut off; it can go on from its last event."""
-
 _HELLO = b"retry: %d\n\n" % RETRY_MS
 _BEAT = ServerSentEvent(comment="keep-alive", sep="\n")
 _NUMBER = re.compile(r"[0-9]{1,18}")
@@ -45,7 +42,6 @@ def event_stream(
         ping=heartbeat_s,
         ping_message_factory=lambda: _BEAT,
         sep="\n",
-        send_timeout=SEND_TIMEOUT_S,
     )
     del response.headers["Connection"]  # the library's; HTTP/2 proxies must not see it, HTTP/1.1 does not need it
     return response

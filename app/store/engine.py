@@ -18,7 +18,7 @@ from sqlalchemy.sql.elements import ClauseElement
 
 from app.domain.errors import UnavailableError
 
-POOL_TIMEOUT_S = 5.0
+POOL_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 15.0
 CORE_CONNECTIONS = 2
 """Connections for SQLAlchemy beside the driver's own pool: administration, listings, readiness."""

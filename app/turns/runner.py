@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from app.agent.facts import End, LoopFact, Record, Show
+from app.agent.facts import End, Record, Show
 from app.agent.loop import AgentLoop
 from app.context import history
 from app.domain.errors import InvalidRequestError, LeaseLostError
@@ -44,6 +44,7 @@ from app.ports import Clock, MessageStore, ModelClient, ModelClients, TenantStor
 from app.turns.counters import Counters
 from app.turns.event_log import EventLog
 from app.turns.lease import Lease
+from app.turns.pacing import Pacing
 from app.turns.writer import TurnWriter, patiently
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class RunnerParts:
     lease: Lease
     clock: Clock
     counters: Counters
+    pacing: Pacing
     should_hand_over: Callable[[], bool]
     """Whether this replica is leaving and another one can go on with its turns."""
 
@@ -144,7 +146,9 @@ class TurnRunner:
         loop = AgentLoop(model, self._parts.toolbox, self._parts.clock)
         async with aclosing(loop.run(self._turn, self._writer.placed)) as facts:
             async for fact in facts:
-                if await self._handle(fact):
+                if isinstance(fact, Show):
+                    await self._show(fact)
+                elif await self._commit(fact):
                     return
 
     async def _load(self) -> None:
@@ -159,18 +163,20 @@ class TurnRunner:
         begin = IterationStarted(iteration=turn.state.iteration, max_iterations=turn.request.max_iterations)
         return (TurnStarted(session_id=turn.fence.session_id, route=model.primary), begin)
 
-    async def _handle(self, fact: LoopFact) -> bool:
-        """Commit or show one fact; true when the turn is over here."""
+    async def _show(self, fact: Show) -> None:
+        for delta in fact.deltas:
+            if isinstance(delta, MessageDelta):
+                if delta.attempt != self._open_attempt:
+                    self._open_attempt = delta.attempt
+                    self._open_text.clear()
+                self._open_text.append(delta.text)
+        await self._writer.show(fact.deltas)
+        if self._parts.pacing.wait_s:
+            await self._parts.clock.sleep(self._parts.pacing.wait_s)
+
+    async def _commit(self, fact: Record | End) -> bool:
+        """Commit one fact; true when the turn is over here."""
         match fact:
-            case Show(deltas=deltas):
-                for delta in deltas:
-                    if isinstance(delta, MessageDelta):
-                        if delta.attempt != self._open_attempt:
-                            self._open_attempt = delta.attempt
-                            self._open_text.clear()
-                        self._open_text.append(delta.text)
-                await self._writer.show(deltas)
-                return False
             case Record():
                 await self._record(fact)
                 if fact.boundary and self._parts.should_hand_over():

@@ -19,6 +19,7 @@ from app.turns.active import ActiveTurns, Departure
 from app.turns.counters import Counters
 from app.turns.event_log import EventLog
 from app.turns.lease import Lease
+from app.turns.pacing import Pacing
 from app.turns.queued import close_queued
 from app.turns.runner import RunnerParts, TurnRunner
 
@@ -77,6 +78,7 @@ class TurnServer:
         self.lease = Lease(replica, stores.replicas, clock, ttl_s=timing.lease_ttl_s, beat_s=timing.lease_beat_s)
         self.departure = Departure(replica, stores.replicas)
         self.log = EventLog(stores.turns, lease=self.lease, clock=clock, wakeups=wakeups, counters=self.counters)
+        self._pacing = Pacing(clock)
         self._parts = RunnerParts(
             turns=stores.turns,
             messages=stores.messages,
@@ -87,6 +89,7 @@ class TurnServer:
             lease=self.lease,
             clock=clock,
             counters=self.counters,
+            pacing=self._pacing,
             should_hand_over=self.departure.should_hand_over,
         )
         self.active = ActiveTurns(self._parts, limit=timing.max_running_turns)
@@ -105,6 +108,7 @@ class TurnServer:
         self._wakeups.subscribe(QUEUE_TOPIC, lambda _turn_id: self._queue_hint.set())
         self.active.on_end.append(self._queue_hint)
         self._spawn("heartbeat", lambda: self.lease.run(self.active.revalidate))
+        self._spawn("pacing", self._pacing.run)
         self._spawn("flusher", self.log.run_flusher)
         self._spawn("tail", self.log.tail.run)
         self._spawn("watches", self.log.run_watches)

@@ -1,0 +1,44 @@
+"""One model call being read: the provider layer's chunks in, the loop's facts out."""
+
+from collections import deque
+
+from app.agent import machine
+from app.agent.facts import Arrivals, LoopFact
+from app.domain.errors import ModelError
+from app.domain.model import ModelReply, ModelRequest
+from app.domain.turns import MachineState
+from app.ports import ModelClient
+
+
+class ModelCall:
+    """Facts one at a time; afterwards ``reply`` or ``failure`` is set, and ``state`` counts the attempts.
+
+    An object with a method and not a generator: a token passes through here, and each generator on its way costs it a microsecond.
+    """
+
+    def __init__(self, model: ModelClient, request: ModelRequest, state: MachineState) -> None:
+        self._batches = model.stream(request)
+        self._facts: deque[LoopFact] = deque()
+        self.state = state
+        self.reply: ModelReply | None = None
+        self.failure: ModelError | None = None
+
+    async def next(self) -> LoopFact | None:
+        """The next fact, ``None`` when the call is over."""
+        while not self._facts:
+            try:
+                batch = await anext(self._batches, None)
+            except ModelError as error:
+                self.failure = error
+                self.state = machine.charge(self.state, error.usage, error.cost_usd)
+                return None
+            if batch is None:
+                return None
+            arrivals = Arrivals.of(batch, self.state)
+            self.state, self.reply = arrivals.state, arrivals.reply
+            self._facts.extend(arrivals.facts)
+        return self._facts.popleft()
+
+    async def aclose(self) -> None:
+        """Stop the call; closes the provider's socket."""
+        await self._batches.aclose()
