@@ -9,12 +9,15 @@ import time
 from collections.abc import Callable
 
 from app.ports import Clock
+from app.turns.counters import Counters
 
 MEASURE_S = 0.25
 BUSY = 0.60
 """Part of a core above which the wait grows."""
 IDLE = 0.40
 """Part of a core below which it shrinks."""
+MANY_TURNS = 100
+"""With fewer turns the load is not that of waking up."""
 STEP_S = 0.02
 MAX_WAIT_S = 0.12
 
@@ -22,8 +25,9 @@ MAX_WAIT_S = 0.12
 class Pacing:
     """How long turns wait between two pieces, measured from the CPU time that this process uses."""
 
-    def __init__(self, clock: Clock, cpu_time: Callable[[], float] = time.process_time) -> None:
+    def __init__(self, clock: Clock, counters: Counters, cpu_time: Callable[[], float] = time.process_time) -> None:
         self._clock = clock
+        self._counters = counters
         self._cpu_time = cpu_time
         self.wait_s = 0.0
 
@@ -38,7 +42,7 @@ class Pacing:
 
     def adjust(self, load: float) -> None:
         """Take one measurement, in parts of a core."""
-        if load > BUSY:
+        if load > BUSY and self._counters.active >= MANY_TURNS:
             self.wait_s = min(MAX_WAIT_S, self.wait_s + STEP_S)
-        elif load < IDLE:
+        elif load < IDLE or self._counters.active < MANY_TURNS:
             self.wait_s = max(0.0, self.wait_s - STEP_S)

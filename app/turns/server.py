@@ -78,7 +78,7 @@ class TurnServer:
         self.lease = Lease(replica, stores.replicas, clock, ttl_s=timing.lease_ttl_s, beat_s=timing.lease_beat_s)
         self.departure = Departure(replica, stores.replicas)
         self.log = EventLog(stores.turns, lease=self.lease, clock=clock, wakeups=wakeups, counters=self.counters)
-        self._pacing = Pacing(clock)
+        self._pacing = Pacing(clock, self.counters)
         self._parts = RunnerParts(
             turns=stores.turns,
             messages=stores.messages,
