@@ -12,9 +12,9 @@ from app.ports import Clock
 from app.turns.counters import Counters
 
 MEASURE_S = 0.25
-BUSY = 0.60
+BUSY = 0.35
 """Part of a core above which the wait grows."""
-IDLE = 0.40
+IDLE = 0.20
 """Part of a core below which it shrinks."""
 MANY_TURNS = 100
 """With fewer turns the load is not that of waking up."""
