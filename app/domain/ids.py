@@ -18,14 +18,13 @@ ENTROPY_BYTES = 10
 """Random bytes of one id (80 bits)."""
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_LENGTH = 26
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
+_SHIFTS = range(120, -10, -10)
+"""26 characters, two at a time, the highest bits first."""
 
 
 def make_id(prefix: str, unix_ms: int, entropy: bytes) -> str:
     """Return ``prefix_`` + 26 characters; ids made later sort later, to the millisecond."""
     number = (unix_ms << 80) | int.from_bytes(entropy[:ENTROPY_BYTES], "big")
-    characters = []
-    for _ in range(_LENGTH):
-        characters.append(_ALPHABET[number & 31])
-        number >>= 5
-    return f"{prefix}_{''.join(reversed(characters))}"
+    pairs = [_PAIRS[number >> shift & 1023] for shift in _SHIFTS]
+    return f"{prefix}_{''.join(pairs)}"

@@ -20,8 +20,8 @@ from typing_extensions import override
 from app.domain.tenants import Provider, Route
 from app.providers.mode import Mode
 
-READ_BUFFER_BYTES: Final = 64 * 1024
-"""A stream that is not read stops its socket at twice this size."""
+READ_BUFFER_BYTES: Final = 1024
+"""A stream that is not read stops its socket at twice this size. Small: what waits, waits in the kernel, and comes in one piece then."""
 _KEEPALIVE_S: Final = 30.0
 _DNS_TTL_S: Final = 60
 _LARGE_BODY_BYTES: Final = 1024 * 1024

@@ -19,7 +19,7 @@ IDLE = 0.20
 MANY_TURNS = 100
 """With fewer turns the load is not that of waking up."""
 STEP_S = 0.02
-MAX_WAIT_S = 0.12
+MAX_WAIT_S = 0.25
 
 
 class Pacing:
