@@ -25,6 +25,7 @@ from app.api.tenant_specs import parse_bootstrap
 from app.clock import SystemClock
 from app.domain.errors import ConflictError, InvalidRequestError, UnavailableError
 from app.domain.ids import ReplicaId, make_id
+from app.domain.tenants import TenantInfo
 from app.ports import Clock
 from app.providers.chain import ProviderCounters, ProviderLayer
 from app.providers.clients import ChainModelClients
@@ -86,10 +87,11 @@ async def open_gateway(settings: Settings, database_url: str, clock: Clock | Non
     replica = ReplicaId(make_id("rep", clock.unix_ms(), secrets.token_bytes(10)))
     direct_url = settings.direct_database_url.get_secret_value() if settings.direct_database_url else database_url
     database = Database(database_url, settings.db_pool_size)
-    transport = ProviderTransport()
     pool = ToolPool(settings.tool_pool_size)
+    toolbox = _toolbox(settings, database, pool, clock)  # before anything is open that would have to be closed: operators' modules do fail
+    transport = ProviderTransport()
     wakeups = PostgresWakeups(database, direct_url, clock)
-    gateway = _assemble(settings, replica, database, transport=transport, pool=pool, wakeups=wakeups, clock=clock)
+    gateway = _assemble(settings, replica, database, transport=transport, toolbox=toolbox, wakeups=wakeups, clock=clock)
     hints = [asyncio.ensure_future(work) for work in (wakeups.run_sender(), wakeups.run_listener())]
     try:
         await gateway.server.start()
@@ -104,13 +106,18 @@ async def open_gateway(settings: Settings, database_url: str, clock: Clock | Non
         await database.close()
 
 
+def _toolbox(settings: Settings, database: Database, pool: ToolPool, clock: Clock) -> ToolRegistry:
+    core = (get_time_tool(clock), todo_tool(TodoRepository(database)))
+    return ToolRegistry((*core, *load_operator_tools(settings.tool_modules, pool)), timeout_s=settings.tool_timeout_s)
+
+
 def _assemble(
     settings: Settings,
     replica: ReplicaId,
     database: Database,
     *,
     transport: ProviderTransport,
-    pool: ToolPool,
+    toolbox: ToolRegistry,
     wakeups: PostgresWakeups,
     clock: Clock,
 ) -> Gateway:
@@ -118,8 +125,6 @@ def _assemble(
     tenants = TenantRepository(database, clock, sealer, os.environ)
     turns = TurnRepository(database, settings.lease_ttl_s)
     messages = MessageRepository(database)
-    core = (get_time_tool(clock), todo_tool(TodoRepository(database)))
-    toolbox = ToolRegistry((*core, *load_operator_tools(settings.tool_modules, pool)), timeout_s=settings.tool_timeout_s)
     layer = ProviderLayer(transport=transport, clock=clock, random=random.random, counters=ProviderCounters())
     models = ChainModelClients(layer)
     server = TurnServer(
@@ -165,22 +170,29 @@ def _assemble(
 async def apply_bootstrap(tenants: TenantRepository, settings: Settings) -> list[tuple[str, str]]:
     """Apply the bootstrap file; returns (tenant, key) for each key that had to be made.
 
-    Raises InvalidRequestError (its pointer into the file), ConflictError, both naming the tenant, and OSError.
+    Raises InvalidRequestError (its pointer into the file, or naming the setting of a file that cannot be read) and ConflictError, both
+    naming the tenant.
     """
     if settings.bootstrap_file is None:
         return []
-    text = await asyncio.to_thread(settings.bootstrap_file.read_text, "utf-8")
-    made = []
+    try:
+        text = await asyncio.to_thread(settings.bootstrap_file.read_text, "utf-8")
+    except (OSError, UnicodeError) as error:
+        raise InvalidRequestError(f"GATEWAY_BOOTSTRAP_FILE cannot be read: {error}") from error
+    return [(info.name, key) for info, key in await apply_tenants(tenants, text) if key is not None]
+
+
+async def apply_tenants(tenants: TenantRepository, text: str) -> list[tuple[TenantInfo, str | None]]:
+    """Apply a bootstrap file's ``text``; returns each tenant with the key that had to be made. Raises like :func:`apply_bootstrap`."""
+    applied = []
     for index, spec in enumerate(parse_bootstrap(text)):
         try:
-            _, key = await tenants.apply(spec, generate_key=True)
+            applied.append(await tenants.apply(spec, generate_key=True))
         except InvalidRequestError as error:
             raise InvalidRequestError(f"Tenant {spec.name}: {error.detail}", pointer=f"/tenants/{index}{error.pointer}") from error
         except ConflictError as error:
             raise ConflictError(error.code, f"Tenant {spec.name}: {error.detail}") from error
-        if key is not None:
-            made.append((spec.name, key))
-    return made
+    return applied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +264,7 @@ async def serve(settings: Settings, database_url: str, sockets: list[socket.sock
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             date_header=True,
             http="httptools",
             ws="none",

@@ -2,8 +2,13 @@
 
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from app.api.authentication import MIN_ADMIN_KEY_CHARACTERS
+
+MIN_SECRET_KEY_CHARACTERS = 16
+"""Of each of the secrets that ``GATEWAY_SECRET_KEY`` may hold: a stolen database must not make the secret worth guessing."""
 
 
 class Settings(BaseSettings):
@@ -32,3 +37,25 @@ class Settings(BaseSettings):
     lease_beat_s: float = Field(5.0, gt=0, description="between heartbeats of a replica")
     poll_s: float = Field(0.4, gt=0, description="between looks for interrupts and queued turns")
     delta_retention_s: float = Field(6 * 3600.0, gt=0, description="how long deltas of an ended turn can be replayed")
+
+    @field_validator("admin_key", "secret_key", mode="after")
+    @classmethod
+    def _blank_is_unset(cls, key: SecretStr | None) -> SecretStr | None:
+        return key if key is not None and key.get_secret_value().strip() else None
+
+    @field_validator("admin_key", mode="after")
+    @classmethod
+    def _check_admin_key(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is not None and len(key.get_secret_value().strip()) < MIN_ADMIN_KEY_CHARACTERS:
+            msg = f"must have at least {MIN_ADMIN_KEY_CHARACTERS} characters"
+            raise ValueError(msg)
+        return key
+
+    @field_validator("secret_key", mode="after")
+    @classmethod
+    def _check_secret_key(cls, key: SecretStr | None) -> SecretStr | None:
+        secrets = [] if key is None else [part.strip() for part in key.get_secret_value().split(",")]
+        if any(0 < len(secret) < MIN_SECRET_KEY_CHARACTERS for secret in secrets):
+            msg = f"each of its comma-separated secrets must have at least {MIN_SECRET_KEY_CHARACTERS} characters"
+            raise ValueError(msg)
+        return key

@@ -23,14 +23,15 @@ async def read_body(request: Request, model: type[Model]) -> Model:
     except ValidationError as error:
         if b"\\u" in content and error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid":
             return _read_with_surrogates(content, model)
-        raise InvalidBodyError.of(error) from None
+        raise InvalidBodyError.of(error, content) from None
 
 
 def _read_with_surrogates(content: bytes, model: type[Model]) -> Model:
     """The same for a text that was cut inside a surrogate pair: pydantic's parser refuses it, we keep all of it but the half character."""
     try:
-        return model.model_validate_json(json.dumps(clean_json(json.loads(content))))
+        cleaned = json.dumps(clean_json(json.loads(content)))
+        return model.model_validate_json(cleaned)
     except ValidationError as error:
-        raise InvalidBodyError.of(error) from None
+        raise InvalidBodyError.of(error, cleaned.encode()) from None
     except (ValueError, RecursionError):
         raise InvalidBodyError("invalid_json", (FieldError("", "The body is not valid JSON, or nested too deeply."),)) from None

@@ -10,11 +10,14 @@ Every error response, whoever raised it, is ``application/problem+json``::
 
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
+import pydantic_core
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
@@ -106,12 +109,13 @@ class InvalidBodyError(Exception):
         self.errors = errors
 
     @classmethod
-    def of(cls, error: ValidationError) -> "InvalidBodyError":
-        """What pydantic found, without the input that it found it in."""
+    def of(cls, error: ValidationError, content: bytes) -> "InvalidBodyError":
+        """What pydantic found in the JSON ``content``, without repeating any of it."""
         details = error.errors(include_url=False, include_context=False, include_input=False)
         if details[0]["type"] == "json_invalid":
             return cls("invalid_json", (FieldError("", "The body is not valid JSON, or nested too deeply."),))
-        return cls("invalid_request", _field_errors((item["loc"], item["msg"]) for item in details))
+        document = pydantic_core.from_json(content)
+        return cls("invalid_request", _field_errors((_place(item, document), item["msg"]) for item in details))
 
 
 def problem(
@@ -218,6 +222,22 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 def _field_errors(details: Iterable[tuple[Sequence[str | int], str]]) -> tuple[FieldError, ...]:
     errors = [FieldError(json_pointer(location), _sentence(message)) for location, message in details]
     return tuple(errors[:_MAX_FIELD_ERRORS])
+
+
+def _place(item: ErrorDetails, document: Any) -> list[str | int]:
+    """Where in the ``document`` an error is: its location without the steps of pydantic's own, such as the name of a union's member."""
+    place: list[str | int] = []
+    found = document
+    for step in item["loc"]:
+        match found:
+            case dict() if step in found:
+                found = found[step]
+            case list() if isinstance(step, int) and step < len(found):
+                found = found[step]
+            case _:
+                continue
+        place.append(step)
+    return [*place, item["loc"][-1]] if item["type"] == "missing" else place
 
 
 def _sentence(message: str) -> str:

@@ -51,9 +51,17 @@ async def changed_tenant(tenants: TenantRepository, name: str, change: TenantCha
     return info
 
 
+def read_text(source: str, argument: str) -> str:
+    """The text of the file that ``argument`` names, ``-`` for standard input. Raises CommandError."""
+    try:
+        return sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
+    except (OSError, UnicodeError) as error:
+        raise CommandError(f"{argument} cannot be read: {error}", code=MISUSED) from None
+
+
 def read_document(source: str) -> dict[str, Any]:
-    """The object in a TOML or JSON file. Raises CommandError, OSError."""
-    text = sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
+    """The object in the TOML or JSON file of ``--file``. Raises CommandError."""
+    text = read_text(source, "--file")
     try:
         document = tomllib.loads(text) if source.endswith(".toml") else msgspec.json.decode(text)
     except (tomllib.TOMLDecodeError, msgspec.DecodeError, RecursionError) as error:

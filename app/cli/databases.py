@@ -1,6 +1,7 @@
 """The database of a command: the one of ``DATABASE_URL``, or the embedded server of ``GATEWAY_DATA_DIR``."""
 
 import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -32,12 +33,17 @@ def start_logging(settings: Settings, level: str | None = None) -> None:
     configure_logging(level or settings.log_level, [secret.get_secret_value() for secret in secrets if secret is not None])
 
 
+def warn(text: str) -> None:
+    """Say on standard error what the person at the terminal should know before it matters."""
+    print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
 @contextmanager
-def open_database(settings: Settings, *, create: bool) -> Iterator[str]:
+def open_database(settings: Settings, *, create: bool, serving: bool = False) -> Iterator[str]:
     """The URL of the database while the context lasts.
 
-    An embedded server that nobody runs is started and stopped again; with ``create`` also when its folder holds no data yet. Raises
-    CommandError, EmbeddedPostgresError.
+    An embedded server that nobody runs is started and stopped again; with ``create`` also when its folder holds no data yet. With
+    ``serving`` a server that another process runs is warned of: it ends with that process. Raises CommandError, EmbeddedPostgresError.
     """
     if settings.database_url is not None:
         yield _checked(settings.database_url.get_secret_value())
@@ -47,6 +53,11 @@ def open_database(settings: Settings, *, create: bool) -> Iterator[str]:
             f"There is no database: DATABASE_URL is not set, and {settings.data_dir} (GATEWAY_DATA_DIR) holds no embedded Postgres."
         )
     with start_embedded(settings.data_dir) as server:
+        if serving and not server.owned:
+            warn(
+                f"the embedded Postgres of {settings.data_dir} is run by another process, and this gateway loses its database when that "
+                "one ends. Choose another GATEWAY_DATA_DIR, or set DATABASE_URL."
+            )
         yield server.url
 
 

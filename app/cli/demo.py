@@ -92,6 +92,7 @@ class _Demo:
         session = self._session(toolsets=["core"], **({} if self._provider == SIMULATOR else {"messages": EXAMPLES}))
         if self._provider == LOCAL_MODEL:
             question = "What time is it in Berlin?"
+            self._reader.note("the session begins with two example exchanges: without them so small a model calls no tool (see README)")
         with self._post(session, question, script) as stream:
             last = self._show(stream)
         return last is not None and last.type == "turn.completed" and bool(self._reader.tools)

@@ -3,17 +3,21 @@
 import asyncio
 import hashlib
 import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.cli.errors import CommandError
+from app.domain.errors import InvalidRequestError
+from app.domain.tenant_rules import MAX_KEY_CHARACTERS, MIN_KEY_CHARACTERS, check_spec, is_strong_key
 from app.domain.tenants import ProviderSpec, Purpose, RouteSpec, TenantChange, TenantSpec
 from app.simulator import Simulator
 from app.store.tenants import TenantRepository
@@ -25,6 +29,11 @@ SIMULATOR_MODEL = "demo:first_ms=200,pace_ms=25"
 """The simulator's default answers, at the pace of a model."""
 LOCAL_MODEL = "local-model"
 
+UNKNOWN_MODEL = "default"
+"""The model that a server is asked for when it did not list any."""
+
+_MAX_NAME = 63
+_NAMES = {"api.openai.com": "openai", "openrouter.ai": "openrouter"}
 _OPENAI_URL = "https://api.openai.com/v1"
 _OPENAI_MODEL = "gpt-4.1-mini"
 _OPENROUTER_URL = "https://openrouter.ai/api/v1"
@@ -48,13 +57,35 @@ class DemoSettings(BaseSettings):
     demo_key: SecretStr | None = Field(None, description="API key of the demo tenant; unset: made once")
     demo_simulator_port: int = Field(9101, ge=1, le=65_535, description="loopback port of the simulator that serve --demo runs")
 
+    @field_validator("provider_base_url", mode="after")
+    @classmethod
+    def _check_base_url(cls, base_url: str | None) -> str | None:
+        if base_url is None or not base_url.strip():
+            return None
+        try:
+            check_spec(TenantSpec(name=TENANT, providers=(ProviderSpec(name=TENANT, base_url=base_url.strip()),)))
+        except InvalidRequestError as error:
+            raise ValueError(error.detail) from None
+        return base_url.strip()
+
+    @field_validator("demo_key", mode="after")
+    @classmethod
+    def _check_demo_key(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is None or not key.get_secret_value().strip():
+            return None
+        if not is_strong_key(key.get_secret_value().strip()):
+            msg = f"an API key is {MIN_KEY_CHARACTERS} to {MAX_KEY_CHARACTERS} visible ASCII characters"
+            raise ValueError(msg)
+        return key
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoProvider:
-    """Who answers the demo tenant."""
+    """Who answers the demo tenant. ``reachable``: false when it was asked for its models just now and did not answer."""
 
     provider: ProviderSpec
     route: RouteSpec
+    reachable: bool = True
 
     @property
     def simulated(self) -> bool:
@@ -79,9 +110,11 @@ async def choose_provider(settings: DemoSettings) -> DemoProvider:
     if settings.openrouter_api_key is not None:
         return _real("openrouter", _OPENROUTER_URL, settings.demo_model or _OPENROUTER_MODEL, "env:OPENROUTER_API_KEY")
     if settings.provider_base_url is not None:
-        model = settings.demo_model or await _first_model(settings.provider_base_url, settings.provider_api_key)
+        answer = await _ask_for_models(settings.provider_base_url, settings.provider_api_key)
+        model = settings.demo_model or _first_model(answer)
         credential = "" if settings.provider_api_key is None else "env:GATEWAY_PROVIDER_API_KEY"
-        return _real("provider", settings.provider_base_url, model, credential)
+        chosen = _real(provider_name(settings.provider_base_url), settings.provider_base_url, model, credential)
+        return replace(chosen, reachable=answer is not None)
     return _real(SIMULATOR, f"http://127.0.0.1:{settings.demo_simulator_port}/v1", SIMULATOR_MODEL, "")
 
 
@@ -89,15 +122,34 @@ def _real(name: str, base_url: str, model: str, api_key: str) -> DemoProvider:
     return DemoProvider(provider=ProviderSpec(name=name, base_url=base_url, api_key=api_key), route=RouteSpec(provider=name, model=model))
 
 
-async def _first_model(base_url: str, api_key: SecretStr | None) -> str:
-    """The first model that the server lists, ``default`` when it lists none or cannot be asked."""
-    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key.get_secret_value()}"}
+def provider_name(base_url: str) -> str:
+    """A provider's name after the host and port of its address: ``api.example.com``, ``127.0.0.1-9001``; legal for any address."""
+    parts = urlsplit(base_url)
+    host = parts.hostname or ""
+    if host in _NAMES:
+        return _NAMES[host]
+    named = re.sub(r"[^A-Za-z0-9.]+", "-", host if parts.port is None else f"{host}-{parts.port}").strip("-.")
+    if named in {"", SIMULATOR, LOCAL_MODEL}:
+        named = f"host-{named}"
+    return named[:_MAX_NAME]
+
+
+async def _ask_for_models(base_url: str, api_key: SecretStr | None) -> bytes | None:
+    """What the server answers to the question for its models; ``None`` when it does not answer."""
+    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key.get_secret_value().strip()}"}
     try:
-        async with httpx.AsyncClient(timeout=_MODELS_TIMEOUT_S) as client:
-            answer = await client.get(f"{base_url.rstrip('/')}/models", headers=headers)
-        return msgspec.json.decode(answer.content, type=_Models).data[0].id
-    except (httpx.HTTPError, httpx.InvalidURL, msgspec.MsgspecError, UnicodeError, IndexError):
-        return "default"
+        async with httpx.AsyncClient(timeout=_MODELS_TIMEOUT_S, trust_env=False) as client:
+            return (await client.get(f"{base_url.rstrip('/')}/models", headers=headers)).content
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
+        return None
+
+
+def _first_model(answer: bytes | None) -> str:
+    """The first model of a server's list, :data:`UNKNOWN_MODEL` when there is none."""
+    try:
+        return msgspec.json.decode(answer or b"", type=_Models).data[0].id
+    except (msgspec.MsgspecError, UnicodeError, IndexError):
+        return UNKNOWN_MODEL
 
 
 class _Model(msgspec.Struct):

@@ -7,9 +7,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from app.cli.databases import read_settings, start_logging
+from app.cli.demo import URL
 from app.cli.demo_tenant import DemoKey, DemoProvider, DemoSettings
 from app.cli.local_model import local_model
 from app.cli.serving import Demo, ServePlan, add_address, answers_come_from, run_gateway
+from app.settings import Settings
 
 
 def add_dev(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -64,7 +66,7 @@ def welcome(url: str, provider: DemoProvider, key: DemoKey) -> str:
             "or use `make run-local-model`.",
         ]
     lines += ["", *_key_lines(key), "", "A first turn, to paste into another terminal:", "", *first_turn(url, key), ""]
-    return "\n".join([*lines, "More turns, shown event by event: make demo", ""])
+    return "\n".join([*lines, f"More turns, shown event by event: {demo_command(url, key)}", ""])
 
 
 def _key_lines(key: DemoKey) -> list[str]:
@@ -92,6 +94,13 @@ def first_turn(url: str, key: DemoKey) -> list[str]:
         f"KEY={source}; SESSION=$({session})",
         f"""curl -sSN {url}/sessions/$SESSION/turns {headers} -d '{{"input": "Hello, who are you?"}}'""",
     ]
+
+
+def demo_command(url: str, key: DemoKey) -> str:
+    """What shows more turns of the gateway at ``url``, from another terminal."""
+    folder = None if key.file is None or key.file.parent == Settings.model_fields["data_dir"].default else key.file.parent
+    variable = "" if folder is None else f"GATEWAY_DATA_DIR={_shown(folder)} "
+    return f"{variable}make demo" if url == URL else f'{variable}make demo ARGS="--url {url}"'
 
 
 def _shown(file: Path) -> str:

@@ -62,7 +62,7 @@ def _misuse(error: BaseException) -> str | None:
         case InvalidBodyError():
             return "; ".join(_placed(field.detail, field.pointer) for field in error.errors)
         case ToolConfigurationError():
-            return str(error)
+            return _one_line(error)  # it may quote what an operator's module raised
         case _:
             return None
 
@@ -85,7 +85,7 @@ def _of_settings(error: ValidationError) -> str:
     for item in error.errors(include_url=False, include_context=False, include_input=False):
         name = "_".join(str(part) for part in item["loc"]).upper()
         name = name if name.endswith("_API_KEY") or name == "DATABASE_URL" or name.startswith(_PREFIX) else _PREFIX + name
-        lines.append(f"{name}: {item['msg']}")
+        lines.append(f"{name}: {item['msg'].removeprefix('Value error, ')}")
     return "; ".join(lines)
 
 

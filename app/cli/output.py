@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from app.domain.tenants import CredentialState
+
 GAP = "  "
 
 
@@ -22,3 +24,14 @@ def as_json(value: object) -> str:
 def yes_no(value: bool) -> str:
     """A flag as a word."""
     return "yes" if value else "no"
+
+
+def credential_word(state: CredentialState) -> str:
+    """Where a credential stands, as this command sees it: the gateway has an environment of its own."""
+    match state:
+        case CredentialState.MISSING:
+            return "not set here"
+        case CredentialState.UNREADABLE:
+            return "unreadable here"
+        case _:
+            return state.value

@@ -6,7 +6,7 @@ import sys
 from app.api.admin_schemas import ProvidersBody, ProviderView, provider_views
 from app.cli.admin import FILE_HELP, changed_tenant, known_tenant, read_document, read_shape, with_tenants
 from app.cli.errors import MISUSED, CommandError
-from app.cli.output import as_json, table
+from app.cli.output import as_json, credential_word, table
 from app.domain.model import ApiMode
 from app.domain.tenants import ProviderSpec, TenantChange
 from app.store.tenants import TenantRepository
@@ -91,7 +91,14 @@ def _print(views: list[ProviderView], *, json: bool) -> None:
         print(as_json({"data": views}))
         return
     rows = [
-        (view.tenant, view.name, view.api_mode.value, view.base_url, view.credential.value, ", ".join(route.model for route in view.routes))
+        (
+            view.tenant,
+            view.name,
+            view.api_mode.value,
+            view.base_url,
+            credential_word(view.credential),
+            ", ".join(route.model for route in view.routes),
+        )
         for view in views
     ]
     print(table(("tenant", "name", "api mode", "base url", "credential", "models"), rows))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 
-from app.cli.databases import direct_url, open_database, open_tenants, read_settings, start_logging
+from app.cli.databases import direct_url, open_database, open_tenants, read_settings, start_logging, warn
 from app.cli.demo_tenant import DemoKey, DemoProvider, DemoSettings, choose_provider, demo_simulator, ensure_key, ensure_tenant
 from app.cli.errors import MISUSED, CommandError
 from app.cli.processes import ExitWatchdog, bind, die_with_parent, new_event_loop_factory, port_number, stop_on_sigterm, url_of
@@ -100,7 +100,7 @@ def run_gateway(settings: Settings, plan: ServePlan) -> int:
     try:
         with (
             closing(bind(plan.host, plan.port)) as listener,
-            open_database(settings, create=True) as url,
+            open_database(settings, create=True, serving=True) as url,
             asyncio.Runner(loop_factory=new_event_loop_factory()) as runner,
         ):
             return runner.run(_run(settings, plan, url, listener))
@@ -150,6 +150,11 @@ async def _prepare(settings: Settings, plan: ServePlan, url: str) -> Demo | None
         if plan.demo is None:
             return None
         provider = plan.provider or await choose_provider(plan.demo)
+        if not provider.reachable:
+            warn(
+                f"{provider.provider.base_url} (GATEWAY_PROVIDER_BASE_URL) did not answer. The tenant demo asks it for the model "
+                f"{provider.route.model} all the same; until it answers, turns fail."
+            )
         await ensure_tenant(tenants, provider)
         key = await ensure_key(tenants, settings.data_dir, plan.demo.demo_key)
         return Demo(provider=provider, key=key)
@@ -201,4 +206,6 @@ def answers_come_from(demo: DemoProvider) -> str:
     """Who answers, in a sentence that cannot be misread."""
     if demo.simulated:
         return "answers come from the simulator, not from a model."
+    if not demo.reachable:
+        return f"answers are to come from {demo.route.model} at {demo.provider.base_url}, which did NOT answer just now."
     return f"answers come from {demo.route.model} at {demo.provider.base_url}."

@@ -1,15 +1,15 @@
 """``tenants``, ``keys`` and ``apply``."""
 
 import argparse
-from pathlib import Path
 
 from app.api.admin_schemas import KeyView, TenantView, key_view, tenant_view
 from app.api.tenant_specs import parse_bootstrap
-from app.cli.admin import FILE_HELP, known_tenant, read_document, read_shape, with_tenants
+from app.cli.admin import FILE_HELP, known_tenant, read_document, read_shape, read_text, with_tenants
 from app.cli.errors import MISUSED, CommandError
-from app.cli.output import as_json, table, yes_no
+from app.cli.output import as_json, credential_word, table, yes_no
 from app.domain.ids import KeyId
 from app.domain.tenants import TenantSpec
+from app.main import apply_tenants
 from app.store.tenants import TenantRepository
 
 _SHOWN_ONCE = "shown this once"
@@ -82,26 +82,27 @@ def _create(arguments: argparse.Namespace) -> int:
     async def work(tenants: TenantRepository) -> TenantView:
         return tenant_view(*await tenants.apply(spec, generate_key=True, create_only=True))
 
-    _print_applied([with_tenants(work)], json=arguments.json)
+    _print_applied([with_tenants(work)], "is created", json=arguments.json)
     return 0
 
 
 def _apply(arguments: argparse.Namespace) -> int:
-    specs = parse_bootstrap(Path(arguments.file).read_text("utf-8"))
+    text = read_text(arguments.file, "FILE")
+    parse_bootstrap(text)  # a mistake in it is told before a database is looked for
 
     async def work(tenants: TenantRepository) -> list[TenantView]:
-        return [tenant_view(*await tenants.apply(spec, generate_key=True)) for spec in specs]
+        return [tenant_view(info, key) for info, key in await apply_tenants(tenants, text)]
 
-    _print_applied(with_tenants(work), json=arguments.json)
+    _print_applied(with_tenants(work), "is as configured", json=arguments.json)
     return 0
 
 
-def _print_applied(views: list[TenantView], *, json: bool) -> None:
+def _print_applied(views: list[TenantView], outcome: str, *, json: bool) -> None:
     if json:
         print(as_json({"data": views}) if len(views) != 1 else as_json(views[0]))
         return
     for view in views:
-        print(f"Tenant {view.name} is as configured.")
+        print(f"Tenant {view.name} {outcome}.")
         if view.api_key is not None:
             print(f"API key of the tenant {view.name}, {_SHOWN_ONCE}: {view.api_key}")
 
@@ -156,7 +157,7 @@ def _print_tenant(view: TenantView, *, json: bool) -> None:
         return
     print(f"{view.name}  {view.id}  created {view.created_at}{'  disabled' if view.disabled else ''}")
     print("\nKeys\n" + _key_table(view.keys))
-    providers = [(one.name, one.api_mode.value, one.base_url, view.credentials[one.name].value) for one in view.providers]
+    providers = [(one.name, one.api_mode.value, one.base_url, credential_word(view.credentials[one.name])) for one in view.providers]
     print("\nProviders\n" + table(("name", "api mode", "base url", "credential"), providers))
     routes = [
         (purpose.value, str(position), route.provider, route.model, str(route.context_window))

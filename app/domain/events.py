@@ -307,7 +307,7 @@ _FAILURES: dict[FailedReason, tuple[int, str]] = {
     FailedReason.OUTPUT_TRUNCATED: (502, "The model's output was cut"),
     FailedReason.CONTENT_FILTERED: (502, "The content filter stopped the answer"),
     FailedReason.CONTEXT_EXHAUSTED: (502, "The conversation does not fit the model"),
-    FailedReason.PROVIDER_UNAVAILABLE: (503, "No model provider answered"),
+    FailedReason.PROVIDER_UNAVAILABLE: (503, "The model call failed"),
     FailedReason.INVALID_RESPONSE: (502, "The model's response was not usable"),
     FailedReason.INTERNAL_ERROR: (500, "Internal error"),
 }

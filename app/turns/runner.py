@@ -170,9 +170,10 @@ class TurnRunner:
                     self._open_attempt = delta.attempt
                     self._open_text.clear()
                 self._open_text.append(delta.text)
+        wait_s = self._parts.pacing.wait_s
         await self._writer.show(fact.deltas)
-        if self._parts.pacing.wait_s:
-            await self._parts.clock.sleep(self._parts.pacing.wait_s)
+        if wait_s:
+            await self._parts.clock.sleep(wait_s)
 
     async def _commit(self, fact: Record | End) -> bool:
         """Commit one fact; true when the turn is over here."""

@@ -79,6 +79,9 @@ def test_a_tenant_gets_providers_and_chains(run: Commands, monkeypatch: pytest.M
     assert run("providers", "set", "acme", "--name", "p", "--base-url", "http://127.0.0.1:7/v1").code == 0
     listed = run("providers", "list").out
     assert listed.splitlines()[1].split() == ["acme", "p", "chat_completions", "http://127.0.0.1:7/v1", "environment", "m=1"]
+    monkeypatch.delenv("ACME_PROVIDER_KEY")
+    assert "not set here" in run("providers", "list", "acme").out
+    assert "not set here" in run("tenants", "show", "acme").out
     assert "sk-never-shown" not in listed + run("tenants", "show", "acme").out
 
     chains = tmp_path / "chains.toml"
@@ -123,7 +126,7 @@ def test_a_tenant_is_disabled_and_enabled(run: Commands) -> None:
 def test_a_tenant_is_created_from_a_file(run: Commands, tmp_path: Path) -> None:
     file = tmp_path / "acme.json"
     file.write_text('{"api_keys": ["agw_a-key-of-the-tests"], "settings": {"max_iterations": 7}}')
-    assert run("tenants", "create", "acme", "--file", str(file)).out == "Tenant acme is as configured.\n"
+    assert run("tenants", "create", "acme", "--file", str(file)).out == "Tenant acme is created.\n"
     assert json.loads(run("tenants", "show", "acme", "--json").out)["settings"]["max_iterations"] == 7
     assert run("tenants", "create", "other", "--file", str(file)).code == 1  # the key is another tenant's
     file.write_text('{"name": "else"}')
@@ -142,6 +145,10 @@ def test_a_bootstrap_file_is_applied_again_and_again(run: Commands, tmp_path: Pa
     wrong = run("apply", str(file))
     assert (wrong.code, wrong.err.count("\n")) == (2, 1)
     assert "/tenants/0/colour" in wrong.err
+    file.write_text('[[tenants]]\nname = "rival"\napi_keys = ["env:RIVAL_KEY"]\n')
+    unset = run("apply", str(file))
+    assert (unset.code, unset.err.count("\n")) == (2, 1)
+    assert unset.err.startswith("error: Tenant rival: ")
 
 
 def test_migrations_run_and_are_checked_on_an_embedded_server(run: Commands) -> None:
@@ -163,14 +170,31 @@ def test_migrations_run_and_are_checked_on_an_embedded_server(run: Commands) -> 
         ("serve", {"GATEWAY_LOG_LEVEL": "LOUD"}, 2, "GATEWAY_LOG_LEVEL"),
         ("migrate", {"DATABASE_URL": "mysql://127.0.0.1/x"}, 2, "postgresql://"),
         ("tenants list", {"DATABASE_URL": "postgresql://u:pw-secret@127.0.0.1:1/x"}, 1, "database"),
-        ("apply /no/such/file.toml", {}, 1, "No such file"),
+        ("apply /no/such/file.toml", {}, 2, "FILE cannot be read"),
+        ("providers set acme --file /no/such/file.toml", {}, 2, "--file cannot be read"),
+        ("serve --port 0", {"GATEWAY_BOOTSTRAP_FILE": "/no/such/file.toml"}, 2, "GATEWAY_BOOTSTRAP_FILE cannot be read"),
+        ("serve --port 0", {"GATEWAY_ADMIN_KEY": "short"}, 2, "GATEWAY_ADMIN_KEY: must have at least 8 characters"),
         ("demo --url http://127.0.0.1:1 --key agw_x", {}, 1, "make run"),
         ("demo", {}, 1, "make run"),
         ("providers set acme --file x.json --api-key -", {}, 2, "--name"),
         ("chains set acme --route m", {}, 2, "PROVIDER=MODEL"),
         ("migrate --revision", {}, 2, "message"),
     ],
-    ids=["setting", "level", "scheme", "no-database", "no-file", "no-gateway", "no-key", "mixed-options", "no-route", "no-message"],
+    ids=[
+        "setting",
+        "level",
+        "scheme",
+        "no-database",
+        "no-file",
+        "no-file-option",
+        "no-bootstrap-file",
+        "short-admin-key",
+        "no-gateway",
+        "no-key",
+        "mixed-options",
+        "no-route",
+        "no-message",
+    ],
 )
 def test_an_error_is_one_line(
     command: str, variables: dict[str, str], code: int, *, said: str, run: Commands, monkeypatch: pytest.MonkeyPatch

@@ -27,7 +27,7 @@ async def assert_closed(client: Client, *more: dict[str, str]) -> None:
 
 
 async def test_without_an_admin_key_the_operators_routes_are_closed(database_url: str, provider: Simulator) -> None:
-    for configured in (None, "", " ", "\t\n", "short"):
+    for configured in (None, "", " ", "\t\n"):
         async with opened(database_url, provider, admin_key=configured) as (_, client):
             await assert_closed(client, {"Authorization": f"Bearer {(configured or 'None').strip() or 'x'}"})
 

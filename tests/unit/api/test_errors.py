@@ -1,10 +1,12 @@
-from typing import Any
+import json
+from typing import Annotated, Any
 
 import httpx
 import pytest
+from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 
-from app.api.errors import gateway_problem, http_problem, json_pointer
+from app.api.errors import InvalidBodyError, gateway_problem, http_problem, json_pointer
 from app.domain.errors import (
     ConflictError,
     ForbiddenError,
@@ -97,6 +99,31 @@ async def test_a_body_that_is_no_json_is_invalid_json(client: httpx.AsyncClient,
     assert response.status_code == 422
     assert response.json()["code"] == "invalid_json"
     assert response.json()["errors"][0]["pointer"] == ""
+
+
+class Strange(BaseModel):
+    """Shapes for which pydantic adds steps of its own to a location."""
+
+    text: str | list[dict[str, int]]
+    numbers: dict[Annotated[str, Field(min_length=1)], int] = {}
+
+
+@pytest.mark.parametrize(
+    ("body", "pointers"),
+    [
+        ({"text": 5}, {"/text"}),
+        ({"text": [{"a": 1}, {"b/c": "x"}]}, {"/text", "/text/1/b~1c"}),
+        ({"text": "", "numbers": {"": 1}}, {"/numbers/"}),
+        ({}, {"/text"}),
+    ],
+    ids=["union", "inside-union", "key", "missing"],
+)
+def test_a_place_is_a_pointer_into_the_body(body: dict[str, Any], pointers: set[str]) -> None:
+    content = json.dumps(body).encode()
+    with pytest.raises(ValidationError) as raised:
+        Strange.model_validate_json(content)
+
+    assert {error.pointer for error in InvalidBodyError.of(raised.value, content).errors} == pointers
 
 
 @pytest.mark.parametrize("content", [b"[]", b"1", b'"x"', b"null"])

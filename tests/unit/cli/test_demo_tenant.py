@@ -3,10 +3,12 @@ import socket
 
 import httpx
 import pytest
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
-from app.cli.demo_tenant import DemoSettings, choose_provider, demo_simulator
-from app.cli.errors import CommandError
+from app.cli.demo_tenant import DemoSettings, choose_provider, demo_simulator, provider_name
+from app.cli.errors import CommandError, described
+from app.domain.tenant_rules import check_spec
+from app.domain.tenants import ProviderSpec, Purpose, TenantSpec
 from app.simulator import Simulator
 
 KEY = SecretStr("sk-not-a-real-one")
@@ -25,11 +27,11 @@ def free_port() -> int:
         (DemoSettings(openai_api_key=KEY, openrouter_api_key=KEY), "openai", "gpt-4.1-mini", "env:OPENAI_API_KEY"),
         (DemoSettings(openai_api_key=KEY, demo_model="gpt-x"), "openai", "gpt-x", "env:OPENAI_API_KEY"),
         (DemoSettings(openrouter_api_key=KEY), "openrouter", "openrouter/auto", "env:OPENROUTER_API_KEY"),
-        (DemoSettings(provider_base_url="http://127.0.0.1:1/v1", demo_model="m"), "provider", "m", ""),
-        (DemoSettings(provider_base_url="http://127.0.0.1:1/v1"), "provider", "default", ""),
+        (DemoSettings(provider_base_url="http://127.0.0.1:1/v1", demo_model="m"), "127.0.0.1-1", "m", ""),
+        (DemoSettings(provider_base_url="http://127.0.0.1:1/v1"), "127.0.0.1-1", "default", ""),
         (
             DemoSettings(provider_base_url="http://127.0.0.1:1/v1", provider_api_key=KEY),
-            "provider",
+            "127.0.0.1-1",
             "default",
             "env:GATEWAY_PROVIDER_API_KEY",
         ),
@@ -41,6 +43,56 @@ async def test_the_best_provider_of_the_environment_answers(settings: DemoSettin
     chosen = await choose_provider(settings)
     assert (chosen.provider.name, chosen.route.provider, chosen.route.model, chosen.provider.api_key) == (name, name, model, api_key)
     assert chosen.simulated == (name == "simulator")
+    assert chosen.reachable == (settings.provider_base_url is None)
+    check_spec(TenantSpec(name="demo", providers=(chosen.provider,), chains={Purpose.CHAT: (chosen.route,)}))
+
+
+@pytest.mark.parametrize(
+    ("base_url", "name"),
+    [
+        ("http://127.0.0.1:9001/v1", "127.0.0.1-9001"),
+        ("https://api.example.com/v1", "api.example.com"),
+        ("https://API.OpenAI.com/v1", "openai"),
+        ("https://openrouter.ai/api/v1", "openrouter"),
+        ("http://[::1]:9001/v1", "1-9001"),
+        ("http://_my_host_/v1", "my-host"),
+        ("http://simulator/v1", "host-simulator"),
+        ("http://local-model/v1", "host-local-model"),
+        (f"http://{'a' * 100}.example/v1", "a" * 63),
+    ],
+    ids=["port", "host", "openai", "openrouter", "ipv6", "underscores", "simulator", "local-model", "long"],
+)
+def test_a_provider_is_named_after_its_address(base_url: str, name: str) -> None:
+    assert provider_name(base_url) == name
+    check_spec(TenantSpec(name="demo", providers=(ProviderSpec(name=name, base_url=base_url),)))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("GATEWAY_PROVIDER_BASE_URL", "foo", "begins with http"),
+        ("GATEWAY_PROVIDER_BASE_URL", "http://user:hunter2@host/v1", "no credential"),
+        ("GATEWAY_DEMO_KEY", "hunter2", "16"),
+        ("GATEWAY_DEMO_KEY", "hunter2 with some spaces", "visible ASCII"),
+    ],
+    ids=["no-address", "credential", "short-key", "spaces"],
+)
+def test_a_setting_that_cannot_work_is_named_and_not_shown(variable: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValidationError) as raised:
+        DemoSettings()
+    text, code = described(raised.value)
+    assert (code, text.partition(":")[0]) == (2, variable)
+    assert said in text
+    assert "hunter2" not in text
+
+
+def test_a_blank_setting_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_PROVIDER_BASE_URL", " ")
+    monkeypatch.setenv("GATEWAY_DEMO_KEY", "\t")
+    settings = DemoSettings()
+    assert settings.provider_base_url is None
+    assert settings.demo_key is None
 
 
 async def test_the_first_model_that_a_server_lists_is_taken() -> None:
@@ -53,6 +105,7 @@ async def test_the_first_model_that_a_server_lists_is_taken() -> None:
     finally:
         await simulator.stop()
     assert chosen.route.model == listed["data"][0]["id"]
+    assert chosen.reachable
 
 
 async def test_the_simulator_of_another_gateway_is_used_and_replaced_when_it_is_gone() -> None:
