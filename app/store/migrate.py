@@ -49,15 +49,21 @@ async def check(url: str) -> bool:
 
 
 @cache
-def _head() -> str | None:
-    return ScriptDirectory.from_config(alembic_config()).get_current_head()
+def _revisions() -> tuple[str | None, frozenset[str]]:
+    """The newest revision, and all that this code knows."""
+    scripts = ScriptDirectory.from_config(alembic_config())
+    return scripts.get_current_head(), frozenset(script.revision for script in scripts.walk_revisions())
 
 
 async def is_current(database: Database) -> bool:
-    """Whether the schema is the one this code was written for."""
+    """Whether the schema fits this code: its own newest revision, or one that it does not know.
+
+    The latter is a newer version's, which has migrated first; migrations expand before they contract, so the older one goes on.
+    """
     async with database.transaction() as connection:
         current = await connection.run_sync(lambda sync: MigrationContext.configure(sync).get_current_revision())
-    return current == _head()
+    head, known = _revisions()
+    return current == head or (current is not None and current not in known)
 
 
 async def autogenerate(url: str, message: str) -> None:

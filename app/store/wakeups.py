@@ -59,6 +59,9 @@ class PostgresWakeups:
                 await self._database.fetch(_NOTIFY, {"channel": CHANNEL, "payloads": list(_payloads(pending))})
             except UnavailableError:
                 logger.debug("an announcement was dropped: the database is away")
+            except Exception:
+                # The background-task boundary: hints may be lost, but not for ever.
+                logger.exception("an announcement was dropped")
 
     async def run_listener(self) -> None:
         """Listen until cancelled; connects again when the connection is lost."""
@@ -67,6 +70,9 @@ class PostgresWakeups:
                 await self._listen()
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError):
                 logger.debug("not listening for announcements: the database is away")
+            except Exception:
+                # As above.
+                logger.exception("not listening for announcements")
             await self._clock.sleep(RECONNECT_S)
 
     async def _listen(self) -> None:

@@ -187,3 +187,9 @@ async def test_a_replica_waits_for_the_lock_without_holding_a_snapshot(empty_url
         await other.execute("SELECT pg_advisory_unlock($1)", migrate.LOCK_KEY)
         await upgrading
     assert await is_current(empty_url)
+
+
+async def test_a_newer_schema_that_this_code_does_not_know_fits(database_url: str) -> None:
+    async with connected(database_url) as connection:
+        await connection.execute("UPDATE alembic_version SET version_num = 'of-tomorrow'")
+    assert await is_current(database_url)
