@@ -125,7 +125,9 @@ def _assemble(
     tenants = TenantRepository(database, clock, sealer, os.environ)
     turns = TurnRepository(database, settings.lease_ttl_s)
     messages = MessageRepository(database)
-    layer = ProviderLayer(transport=transport, clock=clock, random=random.random, counters=ProviderCounters())
+    layer = ProviderLayer(
+        transport=transport, clock=clock, random=random.random, counters=ProviderCounters(), rest_s=lambda: server.pacing.wait_s
+    )
     models = ChainModelClients(layer)
     server = TurnServer(
         replica,

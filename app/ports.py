@@ -91,8 +91,8 @@ class TurnStore(Protocol):
     async def claim(self, owner: ReplicaId, limit: int) -> list[OpenTurn]:
         """Take up to ``limit`` queued turns whose session is free, oldest first, and write their user messages."""
 
-    async def commit(self, commit: Commit) -> None:
-        """Apply one step. Idempotent. Raises LeaseLostError when the fence no longer holds."""
+    async def commit(self, commit: Commit) -> bool:
+        """Apply one step; true when other turns wait for the session. Idempotent. Raises LeaseLostError when the fence no longer holds."""
 
     async def append_deltas(self, batches: Sequence[DeltaBatch]) -> set[TurnId]:
         """Store deltas of several turns in one statement; returns the turns whose fence held."""

@@ -29,9 +29,10 @@ async def read_body(request: Request, model: type[Model]) -> Model:
 def _read_with_surrogates(content: bytes, model: type[Model]) -> Model:
     """The same for a text that was cut inside a surrogate pair: pydantic's parser refuses it, we keep all of it but the half character."""
     try:
-        cleaned = json.dumps(clean_json(json.loads(content)))
-        return model.model_validate_json(cleaned)
-    except ValidationError as error:
-        raise InvalidBodyError.of(error, cleaned.encode()) from None
+        cleaned = json.dumps(clean_json(json.loads(content))).encode()
     except (ValueError, RecursionError):
         raise InvalidBodyError("invalid_json", (FieldError("", "The body is not valid JSON, or nested too deeply."),)) from None
+    try:
+        return model.model_validate_json(cleaned)
+    except ValidationError as error:
+        raise InvalidBodyError.of(error, cleaned) from None

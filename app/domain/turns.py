@@ -197,6 +197,8 @@ class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
     keep_interrupted_text: bool
     cancel_reason: InterruptReason | None
     resumed: bool
+    rows: tuple[EventRow, ...] = ()
+    """Its stored events, when it was opened just now: its readers then begin in memory."""
 
 
 class Queued(msgspec.Struct, frozen=True, kw_only=True):

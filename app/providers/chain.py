@@ -56,6 +56,8 @@ class ProviderLayer(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     random: Callable[[], float]
     counters: ProviderCounters
+    rest_s: Callable[[], float] = lambda: 0.0
+    """How long a stream that has shown something leaves what arrives to its socket."""
 
 
 class _Target(msgspec.Struct, frozen=True):
@@ -115,7 +117,7 @@ class FallbackChain(ModelClient):
             call.tries += 1
             layer.counters.attempts += 1
             decoder = target.mode.decoder(request, call.number)
-            attempt = Attempt(target.route, target.endpoint, decoder)
+            attempt = Attempt(target.route, target.endpoint, decoder, layer.rest_s)
             shown = False
             try:
                 await attempt.open(layer.transport, target.mode.encode(target.route, request), layer.clock)

@@ -67,6 +67,8 @@ def next_step(failure: Failure, *, tries: int, max_attempts: int, more_routes: b
 
 def _worth_repeating(failure: Failure, *, arrived: bool) -> bool:
     """A kept-alive connection that the provider closed just then, or a server error, which is often gone with the next request."""
+    if failure.retry_after_s is not None:
+        return False
     if failure.reason is FailureReason.CONNECTION_BROKEN:
         return not arrived
-    return failure.status is not None and failure.status >= _SERVER_ERRORS and failure.retry_after_s is None
+    return failure.status is not None and failure.status >= _SERVER_ERRORS

@@ -42,7 +42,12 @@ class SseDecoder:
             return events
         head, separator, tail = data.rpartition(b"\n\n")
         if separator:
-            for block in head.split(b"\n\n"):
+            if head.startswith(b"data: "):
+                payloads = head[6:].split(b"\n\ndata: ")
+                if head.count(b"\n") == 2 * (len(payloads) - 1):
+                    events += payloads
+                    head = b""
+            for block in head.split(b"\n\n") if head else ():
                 if block.startswith(b"data: ") and b"\n" not in block:
                     events.append(block[6:])
                 else:

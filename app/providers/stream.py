@@ -8,6 +8,7 @@ A response that begins like a document (``{``, ``[``, ``<``) is one, whatever it
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from app.domain.model import Delta, FailureReason, Usage
@@ -43,6 +44,7 @@ class Attempt:
         "_head",
         "_loop",
         "_received",
+        "_rest_s",
         "_route",
         "_sse",
         "_started",
@@ -52,7 +54,8 @@ class Attempt:
         "outcome",
     )
 
-    def __init__(self, route: Route, endpoint: Endpoint, decoder: StreamDecoder) -> None:
+    def __init__(self, route: Route, endpoint: Endpoint, decoder: StreamDecoder, rest_s: Callable[[], float]) -> None:
+        self._rest_s = rest_s
         self._route = route
         self._endpoint = endpoint
         self._decoder = decoder
@@ -116,6 +119,8 @@ class Attempt:
             if decoder.finished:
                 self._extension_s = TAIL_S
             if deltas:
+                if not decoder.finished:
+                    self._rest()  # behind its end a reply has nothing to wait for
                 return deltas
         return []
 
@@ -126,6 +131,11 @@ class Attempt:
             self._timer = None
         if self._stream is not None:
             self._stream.close()
+
+    def _rest(self) -> None:
+        rest_s = self._rest_s()
+        if rest_s and self._stream is not None:
+            self._stream.rest(rest_s)
 
     async def _next_bytes(self) -> bytes | None:
         """What arrives next, empty at the end of the response; ``None`` when ``outcome`` was set instead."""

@@ -7,6 +7,7 @@ TLS memory: uvloop reserves 256 kB for each TLS connection but touches only what
 standard event loop fills that buffer with zeros when the connection opens; use uvloop where memory matters.
 """
 
+import asyncio
 import io
 import ssl
 from collections.abc import Mapping
@@ -20,8 +21,8 @@ from typing_extensions import override
 from app.domain.tenants import Provider, Route
 from app.providers.mode import Mode
 
-READ_BUFFER_BYTES: Final = 1024
-"""A stream that is not read stops its socket at twice this size. Small: what waits, waits in the kernel, and comes in one piece then."""
+READ_BUFFER_BYTES: Final = 64 * 1024
+"""A stream that is not read stops its socket at twice this size."""
 _KEEPALIVE_S: Final = 30.0
 _DNS_TTL_S: Final = 60
 _LARGE_BODY_BYTES: Final = 1024 * 1024
@@ -74,10 +75,11 @@ def endpoint_of(route: Route, mode: Mode) -> Endpoint:
 class ResponseStream:
     """A response whose head has arrived."""
 
-    __slots__ = ("_response", "headers", "status")
+    __slots__ = ("_response", "_resting", "headers", "status")
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
+        self._resting: asyncio.TimerHandle | None = None
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
         """Looked up without regard to case."""
@@ -95,8 +97,18 @@ class ResponseStream:
             pass
         raise ConnectionBrokenError
 
+    def rest(self, for_s: float) -> None:
+        """Leave what arrives to the socket for so long: it is then read, parsed and passed on together."""
+        connection = self._response.connection
+        if connection is None or connection.transport is None:
+            return  # all of it has arrived
+        connection.transport.pause_reading()
+        self._resting = asyncio.get_running_loop().call_later(for_s, connection.transport.resume_reading)
+
     def close(self) -> None:
         """Close the socket at once, unless the response was read to its end. Wakes a pending ``read``. Idempotent."""
+        if self._resting is not None:
+            self._resting.cancel()
         connection = self._response.connection
         if connection is not None and connection.transport is not None:
             connection.transport.abort()  # a TLS goodbye would wait for the peer

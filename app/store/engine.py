@@ -102,7 +102,7 @@ class Database:
         self._size = pool_size
         self._pool: asyncpg.Pool[Any] | None = None
         self._opening = asyncio.Lock()
-        options = {"application_name": "agent-gateway", "jit": "off"}
+        options = {"application_name": "agent-gateway", "jit": "off", "plan_cache_mode": "force_generic_plan"}
         self._options = options
         self._engine = create_async_engine(
             async_url(url),
@@ -148,7 +148,7 @@ class Database:
                     self._url,
                     min_size=0,
                     max_size=self._size,
-                    max_inactive_connection_lifetime=300.0,
+                    max_inactive_connection_lifetime=0.0,
                     command_timeout=COMMAND_TIMEOUT_S,
                     record_class=_Record,
                     reset=_keep,

@@ -157,7 +157,8 @@ WITH s AS MATERIALIZED (
     UPDATE sessions SET next_seq = greatest(next_seq, CAST(:next_seq AS bigint)), updated_at = clock_timestamp() FROM t
     WHERE sessions.id = t.session_id AND CAST(:next_seq AS bigint) > 0
 )
-SELECT (SELECT id FROM t) AS applied
+SELECT (SELECT id FROM t) AS applied,
+       EXISTS (SELECT 1 FROM turns q WHERE q.session_id = :session_id AND q.state = 'queued') AS waiting
 """)
 
 FENCE = _sql("SELECT generation, last_seq FROM turns WHERE id = :id")

@@ -119,11 +119,12 @@ class TurnRepository:
         params = {"owner": owner, "known": list(known), "limit": limit, "own_after_s": self._ttl_s}
         return [_open_turn(row) for row in await self._database.fetch(sql.TAKE_OVER, params)]
 
-    async def commit(self, commit: Commit) -> None:
-        """Apply one step. Idempotent. Raises LeaseLostError when the fence no longer holds."""
+    async def commit(self, commit: Commit) -> bool:
+        """Apply one step; true when other turns wait for the session. Idempotent. Raises LeaseLostError when the fence no longer holds."""
         row = (await self._database.fetch(sql.COMMIT, _commit_params(commit)))[0]
         if row.applied is None and not await self._applied_before(commit):
             raise LeaseLostError
+        return bool(row.waiting)
 
     async def _applied_before(self, commit: Commit) -> bool:
         """Whether an earlier try of the same commit went through although its answer was lost."""
@@ -238,6 +239,7 @@ def _opened(turn: NewTurn, row: Any) -> OpenTurn:
         keep_interrupted_text=row.keep_interrupted_text,
         cancel_reason=None,
         resumed=False,
+        rows=turn.rows,
     )
 
 

@@ -132,15 +132,17 @@ class ActiveTurns:
         self.cancel(turn_id, InterruptReason.WORKER_LOST)
 
     def _ended(self, turn_id: TurnId, task: asyncio.Task[None]) -> None:
+        full = not self.free
         self._tasks.pop(turn_id, None)
-        self._runners.pop(turn_id, None)
+        runner = self._runners.pop(turn_id, None)
         self._parts.counters.active = len(self._tasks)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a turn's task broke", exc_info=task.exception(), extra={"turn_id": turn_id})
         if not self._tasks:
             self._emptied.set()
-        for event in self.on_end:
-            event.set()
+        if full or runner is None or runner.others_wait:
+            for event in self.on_end:
+                event.set()
 
 
 class Departure:

@@ -87,7 +87,7 @@ class EventLog:
             attached.followers += 1
         try:
             while True:
-                piece = await self._next_piece(turn_id, cursor)
+                piece = await self._next_piece(turn_id, cursor, attached)
                 cursor = piece.last
                 if piece.frames:
                     yield piece.frames
@@ -105,16 +105,17 @@ class EventLog:
         if not self._watched[turn_id]:
             del self._watched[turn_id]
 
-    async def _next_piece(self, turn_id: TurnId, cursor: int) -> Piece:
+    async def _next_piece(self, turn_id: TurnId, cursor: int, attached: LiveTurn | None) -> Piece:
+        """``attached``: the turn as it ran here when the reader came; how it ended is read from there."""
         while True:
             live = self._live.get(turn_id)
-            piece = None
-            if live is not None and not live.lost:
-                piece = live.piece(cursor, stored_only=not self._lease.valid)
-                if piece is not None and not piece.frames:
-                    await live.changed()
-                    continue
-            return piece or await self._stored_piece(turn_id, cursor)
+            source = live or attached
+            piece = None if source is None or source.lost else source.piece(cursor, stored_only=not self._lease.valid)
+            if source is None or piece is None or not (piece.frames or live):
+                return await self._stored_piece(turn_id, cursor)
+            if piece.frames:
+                return piece
+            await source.changed()
 
     async def _stored_piece(self, turn_id: TurnId, cursor: int) -> Piece:
         rows, over = await self.tail.next(turn_id, cursor)

@@ -6,7 +6,7 @@ kept up to :data:`TAIL_BYTES`. Sequence numbers shown but not stored are therefo
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from app.domain.events import FrameEncoder, frame_seq, split_frames
@@ -28,7 +28,8 @@ class Piece:
 class LiveTurn:
     """Frames of one turn, appended by its writer, read by followers and the flusher."""
 
-    def __init__(self, fence: Fence, last_seq: int) -> None:
+    def __init__(self, fence: Fence, last_seq: int, rows: Sequence[EventRow] = ()) -> None:
+        """``rows``: the last stored ones, up to ``last_seq``."""
         self.fence = fence
         self.encoder = FrameEncoder(fence.turn_id)
         self.last_seq = last_seq
@@ -44,13 +45,15 @@ class LiveTurn:
         self._stored: deque[EventRow] = deque()
         self._stored_bytes = 0
         self._fresh: list[EventRow] = []
-        self._floor = last_seq
+        self._floor = rows[0].first - 1 if rows else last_seq
         """Frames up to here are not in memory."""
         self._waiters: list[asyncio.Future[None]] = []
         self._withheld = False
         """A follower was not shown unstored deltas: it wants to know when they are stored."""
         self._drained = asyncio.Event()
         self._drained.set()
+        for row in rows:
+            self._keep(row)
 
     def show(self, first: int, last: int, frames: bytes, now: float) -> None:
         """Append unstored deltas and wake followers."""

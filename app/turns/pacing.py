@@ -1,8 +1,8 @@
 """Pacing: under load, tokens of a turn leave together instead of one by one.
 
-Waking a turn and its readers costs ten times what one more token in the same wake-up costs. So when the process is busy, a turn that
-has shown something waits a moment before it takes more from its provider; what arrives meanwhile leaves in one piece. An idle process
-never waits, the first token of a turn never waits, and the wait grows and shrinks with the load.
+Waking a turn and its readers costs ten times what one more token in the same wake-up costs. So when the process is busy, the stream of a
+turn that has shown something rests a moment: what arrives meanwhile stays with the socket and then goes the whole way together. An idle
+process never waits, the first token of a turn never waits, and the wait grows and shrinks with the load.
 """
 
 import time

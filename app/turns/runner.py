@@ -44,7 +44,6 @@ from app.ports import Clock, MessageStore, ModelClient, ModelClients, TenantStor
 from app.turns.counters import Counters
 from app.turns.event_log import EventLog
 from app.turns.lease import Lease
-from app.turns.pacing import Pacing
 from app.turns.writer import TurnWriter, patiently
 
 logger = logging.getLogger(__name__)
@@ -63,7 +62,6 @@ class RunnerParts:
     lease: Lease
     clock: Clock
     counters: Counters
-    pacing: Pacing
     should_hand_over: Callable[[], bool]
     """Whether this replica is leaving and another one can go on with its turns."""
 
@@ -81,6 +79,11 @@ class TurnRunner:
         self._open_text: list[str] = []
         self.interrupt_reason = turn.cancel_reason or InterruptReason.SHUTDOWN
         """Why, once the task is cancelled."""
+
+    @property
+    def others_wait(self) -> bool:
+        """Whether turns wait for the session."""
+        return self._writer.others_wait
 
     @property
     def followers(self) -> int:
@@ -170,10 +173,7 @@ class TurnRunner:
                     self._open_attempt = delta.attempt
                     self._open_text.clear()
                 self._open_text.append(delta.text)
-        wait_s = self._parts.pacing.wait_s
         await self._writer.show(fact.deltas)
-        if wait_s:
-            await self._parts.clock.sleep(wait_s)
 
     async def _commit(self, fact: Record | End) -> bool:
         """Commit one fact; true when the turn is over here."""

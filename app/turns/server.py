@@ -78,7 +78,7 @@ class TurnServer:
         self.lease = Lease(replica, stores.replicas, clock, ttl_s=timing.lease_ttl_s, beat_s=timing.lease_beat_s)
         self.departure = Departure(replica, stores.replicas)
         self.log = EventLog(stores.turns, lease=self.lease, clock=clock, wakeups=wakeups, counters=self.counters)
-        self._pacing = Pacing(clock, self.counters)
+        self.pacing = Pacing(clock, self.counters)
         self._parts = RunnerParts(
             turns=stores.turns,
             messages=stores.messages,
@@ -89,7 +89,6 @@ class TurnServer:
             lease=self.lease,
             clock=clock,
             counters=self.counters,
-            pacing=self._pacing,
             should_hand_over=self.departure.should_hand_over,
         )
         self.active = ActiveTurns(self._parts, limit=timing.max_running_turns)
@@ -108,7 +107,7 @@ class TurnServer:
         self._wakeups.subscribe(QUEUE_TOPIC, lambda _turn_id: self._queue_hint.set())
         self.active.on_end.append(self._queue_hint)
         self._spawn("heartbeat", lambda: self.lease.run(self.active.revalidate))
-        self._spawn("pacing", self._pacing.run)
+        self._spawn("pacing", self.pacing.run)
         self._spawn("flusher", self.log.run_flusher)
         self._spawn("tail", self.log.tail.run)
         self._spawn("watches", self.log.run_watches)

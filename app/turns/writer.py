@@ -38,9 +38,11 @@ class TurnWriter:
         self._clock = clock
         self._counters = counters
         self._fact_seq = turn.last_seq
-        self.live = LiveTurn(turn.fence, turn.last_seq)
+        self.live = LiveTurn(turn.fence, turn.last_seq, turn.rows)
         self.state = turn.state
         self.closed = False
+        self.others_wait = False
+        """Whether the last commit saw turns that wait for the session."""
         self.placed: list[StoredMessage] = []
         """The session's messages as the turn sees them: the working set, and what its commits have added."""
         log.add(self.live)
@@ -136,7 +138,7 @@ class TurnWriter:
     async def _try_commit(self, commit: Commit) -> None:
         if self.live.lost:
             raise LeaseLostError
-        await self._store.commit(commit)
+        self.others_wait = await self._store.commit(commit)
 
 
 def _next_seq(messages: Sequence[StoredMessage]) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from app.domain.errors import LeaseLostError
@@ -191,10 +192,10 @@ async def test_of_two_closings_the_first_counts(turns: TurnStore, tenant_id: Ten
     turn = await opened(turns, tenant_id, session_id)
     closings = (step(turn, closing=DONE), step(turn, closing=STOPPED, seq=3))
     results = await asyncio.gather(*(turns.commit(commit) for commit in closings), return_exceptions=True)
-    assert [type(result) for result in results if result is not None] == [LeaseLostError]
+    assert [type(result) for result in results if isinstance(result, BaseException)] == [LeaseLostError]
     view = await turns.get(tenant_id, turn.fence.turn_id)
     assert view is not None
-    assert view.state is (TurnState.COMPLETED if results[0] is None else TurnState.INTERRUPTED)
+    assert view.state is (TurnState.INTERRUPTED if isinstance(results[0], BaseException) else TurnState.COMPLETED)
     rows, _ = (await turns.read_events([(turn.fence.turn_id, 1)]))[turn.fence.turn_id, 1]
     assert [row.kind for row in rows] == [RowKind.TERMINAL]
 
@@ -319,3 +320,24 @@ async def test_old_idempotency_keys_are_forgotten(turns: TurnStore, world: World
     await world.pass_time(25 * 3600.0)
     await turns.prune(3600.0, 86_400.0)
     assert isinstance(await turns.open(a_turn(tenant_id, session_id, key="k")), OpenTurn)
+
+
+async def test_a_commit_says_whether_other_turns_wait(turns: TurnStore, tenant_id: TenantId, session_id: SessionId) -> None:
+    turn = await opened(turns, tenant_id, session_id)
+    assert not await turns.commit(step(turn))
+    await turns.open(a_turn(tenant_id, session_id, owner=None))
+    turn = msgspec.structs.replace(turn, last_seq=2)
+    assert await turns.commit(step(turn, closing=DONE))
+
+
+async def test_a_turn_that_is_forgotten_leaves_the_context_and_stays_in_the_transcript(
+    turns: TurnStore, world: World, tenant_id: TenantId, session_id: SessionId
+) -> None:
+    first = await opened(turns, tenant_id, session_id)
+    await turns.commit(step(first, closing=DONE))
+    turn = await opened(turns, tenant_id, session_id)
+    await turns.commit(msgspec.structs.replace(step(turn, closing=STOPPED), forget=True))
+    assert [stored.turn_id for stored in await world.messages.working_set(session_id)] == [first.fence.turn_id]
+    page = await world.messages.page(tenant_id, session_id, 10, 0)
+    assert page is not None
+    assert [stored.archived for stored in page.data] == [False, True]

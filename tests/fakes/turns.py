@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 from typing_extensions import override
 
 from app.domain.errors import LeaseLostError
@@ -219,14 +220,14 @@ class InMemoryTurns(TurnStore):
         return not any(other.state is TurnState.RUNNING or (other.state is TurnState.QUEUED and other.rank < row.rank) for other in others)
 
     @override
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> bool:
         await self._enter("commit")
         row = self.rows.get(commit.fence.turn_id)
         if row is None:
             raise LeaseLostError
         if row.fence != commit.fence or row.last_seq != commit.previous_seq or row.state.terminal:
             if row.last_seq == commit.last_seq and (row.generation == commit.fence.generation or commit.hand_over):
-                return
+                return self._others_wait(row)
             raise LeaseLostError
         for entry in commit.rows:
             row.add(entry)
@@ -235,9 +236,19 @@ class InMemoryTurns(TurnStore):
         session_id = row.new.session_id
         self._next_seq[session_id] = max(self._free_seq(session_id), commit.next_message_seq)
         row.last_seq, row.machine = commit.last_seq, commit.state
+        if commit.forget:
+            self._forget(row)
         if commit.closing is not None or commit.hand_over:
             self._release(row, commit)
         self._answer()
+        return self._others_wait(row)
+
+    def _others_wait(self, row: TurnRow) -> bool:
+        return any(other.new.session_id == row.new.session_id and other.state is TurnState.QUEUED for other in self.rows.values())
+
+    def _forget(self, row: TurnRow) -> None:
+        rows = self._sessions.messages[row.new.session_id]
+        rows[:] = [msgspec.structs.replace(stored, archived=True) if stored.turn_id == row.new.id else stored for stored in rows]
 
     def _release(self, row: TurnRow, commit: Commit) -> None:
         if self._sessions.running.get(row.new.session_id) == row.new.id:

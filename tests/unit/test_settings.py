@@ -1,8 +1,9 @@
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from app.api.authentication import check_admin
 from app.cli.errors import described
-from app.settings import Settings
+from app.settings import MIN_ADMIN_KEY_CHARACTERS, Settings
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\t\n"], ids=["empty", "space", "white"])
@@ -33,6 +34,12 @@ def test_a_key_that_is_too_short_is_refused_by_its_name(name: str, value: str, m
     assert f"at least {minimum} characters" in text
     assert "hunter2" not in text
     assert "Value error" not in text
+
+
+def test_a_key_that_is_taken_at_the_start_opens_the_admin_api() -> None:
+    key = "k" * MIN_ADMIN_KEY_CHARACTERS
+    assert Settings(admin_key=SecretStr(key)).admin_key == SecretStr(key)
+    check_admin(key, f"Bearer {key}", None)
 
 
 def test_a_rotation_of_secrets_is_taken() -> None:
