@@ -6,7 +6,7 @@ from typing import TypeAlias
 import msgspec
 
 from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
-from app.domain.messages import Content, Message
+from app.domain.messages import Content, Message, StoredMessage
 from app.domain.model import RouteRef, Usage
 
 SEQ_GAP = 1 << 20
@@ -176,6 +176,7 @@ class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
     max_queued: int
     idempotency_key: str | None
     fingerprint: bytes
+    created_at_ms: int
 
 
 class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,6 +200,8 @@ class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
     resumed: bool
     rows: tuple[EventRow, ...] = ()
     """Its stored events, when it was opened just now: its readers then begin in memory."""
+    working_set: tuple[StoredMessage, ...] | None = None
+    """The session's messages, its own included, when they came with the opening."""
 
 
 class Queued(msgspec.Struct, frozen=True, kw_only=True):

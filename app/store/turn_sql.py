@@ -64,8 +64,16 @@ WITH s AS MATERIALIZED (
     INSERT INTO turn_events (turn_id, first_seq, last_seq, kind, frames)
     SELECT t.id, CAST(:first AS bigint), CAST(:last_seq AS bigint), CAST(:kind AS smallint), CAST(:frames AS bytea) FROM t
 )
-SELECT s.id AS session_id, s.next_seq, s.system_prompt, s.tools, s.model, s.keep_interrupted_text, t.id AS turn_id
+SELECT s.id AS session_id, s.next_seq, s.system_prompt, s.tools, s.model, s.keep_interrupted_text, t.id AS turn_id, h.*
 FROM (SELECT 1) AS one LEFT JOIN s ON true LEFT JOIN t ON true
+LEFT JOIN LATERAL (
+    SELECT array_agg(o.seq) AS seqs, array_agg(o.id) AS ids, array_agg(o.turn_id) AS turn_ids, array_agg(o.body) AS bodies,
+           array_agg(o.created_at_ms) AS times
+    FROM (
+        SELECT seq, id, turn_id, body, (extract(epoch FROM created_at) * 1000)::bigint AS created_at_ms FROM messages
+        WHERE messages.session_id = s.id AND NOT archived AND t.id IS NOT NULL AND CAST(:owner AS text) IS NOT NULL ORDER BY seq
+    ) AS o
+) AS h ON true
 """)
 OPEN = Statement(_OPEN)
 ENQUEUE = _OPEN

@@ -11,8 +11,8 @@ import msgspec
 from asyncpg import UniqueViolationError
 
 from app.domain.errors import LeaseLostError
-from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
-from app.domain.messages import Message, Role, encode_message
+from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
+from app.domain.messages import Message, Role, StoredMessage, decode_message, encode_message
 from app.domain.sessions import Page
 from app.domain.turns import (
     Busy,
@@ -240,7 +240,43 @@ def _opened(turn: NewTurn, row: Any) -> OpenTurn:
         cancel_reason=None,
         resumed=False,
         rows=turn.rows,
+        working_set=_working_set(turn, row),
     )
+
+
+def _working_set(turn: NewTurn, row: Any) -> tuple[StoredMessage, ...] | None:
+    """The messages that came with the opening and the turn's own; ``None`` when they are not surely the newest.
+
+    A statement that waited for the turn before it has the session's row as it is now, but messages as they were when it began: then
+    the last of them does not reach up to the session's next place. (Whatever changes the working set must move that place.)
+    """
+    found = [
+        StoredMessage(
+            id=MessageId(message_id),
+            session_id=turn.session_id,
+            seq=seq,
+            turn_id=TurnId(turn_id) if turn_id else None,
+            message=decode_message(body),
+            archived=False,
+            created_at_ms=created_at_ms,
+        )
+        for seq, message_id, turn_id, body, created_at_ms in zip(
+            row.seqs or (), row.ids or (), row.turn_ids or (), row.bodies or (), row.times or (), strict=True
+        )
+    ]
+    reached = found[-1].seq + 1 + len(found[-1].message.tool_calls) if found else 1
+    if reached != row.next_seq:
+        return None
+    own = StoredMessage(
+        id=turn.message_id,
+        session_id=turn.session_id,
+        seq=row.next_seq,
+        turn_id=turn.id,
+        message=Message(role=Role.USER, content=turn.request.input),
+        archived=False,
+        created_at_ms=turn.created_at_ms,
+    )
+    return (*found, own)
 
 
 def _open_turn(row: Any) -> OpenTurn:

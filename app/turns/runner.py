@@ -155,8 +155,11 @@ class TurnRunner:
                     return
 
     async def _load(self) -> None:
-        """Read the session's messages, the turn's own included."""
+        """Take the session's messages, the turn's own included."""
         parts = self._parts
+        if self._turn.working_set is not None:
+            self._writer.placed = list(self._turn.working_set)
+            return
         self._writer.placed = await patiently(lambda: parts.messages.working_set(self._turn.fence.session_id), parts.clock)
 
     def _first_events(self, model: ModelClient) -> tuple[Fact, ...]:

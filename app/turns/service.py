@@ -156,6 +156,7 @@ class Turns:
                 max_queued=ask.tenant.settings.max_queued_turns,
                 idempotency_key=ask.idempotency_key,
                 fingerprint=ask.fingerprint,
+                created_at_ms=now_ms,
             ),
             ask.tenant,
         )

@@ -110,7 +110,7 @@ class TurnWriter:
                     last_seq=facts.last,
                     rows=(deltas, facts) if deltas else (facts,),
                     messages=tuple(NewMessage(id=stored.id, seq=stored.seq, message=stored.message) for stored in messages),
-                    next_message_seq=_next_seq(messages),
+                    next_message_seq=_next_seq(self.placed) + 1 if forget else _next_seq(messages),
                     state=state,
                     closing=closing,
                     hand_over=hand_over,

@@ -341,3 +341,33 @@ async def test_a_turn_that_is_forgotten_leaves_the_context_and_stays_in_the_tran
     page = await world.messages.page(tenant_id, session_id, 10, 0)
     assert page is not None
     assert [stored.archived for stored in page.data] == [False, True]
+
+
+async def test_an_opening_brings_the_sessions_messages_or_none_at_all(
+    turns: TurnStore, world: World, tenant_id: TenantId, session_id: SessionId
+) -> None:
+    for _ in range(3):
+        turn = await opened(turns, tenant_id, session_id)
+        stored = await world.messages.working_set(session_id)
+        brought = turn.working_set
+        if brought is not None:
+            assert [(message.seq, message.id, message.message) for message in brought] == [
+                (message.seq, message.id, message.message) for message in stored
+            ]
+        answer = NewMessage(id=MessageId(an_id("msg")), seq=turn.next_message_seq, message=Message(role=Role.ASSISTANT, content="ok"))
+        await turns.commit(step(turn, answer, closing=DONE))
+
+
+async def test_an_opening_that_waited_for_the_turn_before_it_never_brings_an_older_history(
+    turns: TurnStore, world: World, tenant_id: TenantId, session_id: SessionId
+) -> None:
+    turn = await opened(turns, tenant_id, session_id)
+    for _ in range(20):
+        answer = NewMessage(id=MessageId(an_id("msg")), seq=turn.next_message_seq, message=Message(role=Role.ASSISTANT, content="ok"))
+        opening, _ = await asyncio.gather(turns.open(a_turn(tenant_id, session_id)), turns.commit(step(turn, answer, closing=DONE)))
+        if not isinstance(opening, OpenTurn):
+            opening = await turns.open(a_turn(tenant_id, session_id))
+        assert isinstance(opening, OpenTurn)
+        stored = await world.messages.working_set(session_id)
+        assert opening.working_set is None or [message.id for message in opening.working_set] == [message.id for message in stored]
+        turn = opening

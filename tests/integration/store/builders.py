@@ -70,4 +70,5 @@ def a_turn(
         max_queued=max_queued,
         idempotency_key=key,
         fingerprint=fingerprint,
+        created_at_ms=1_800_000_000_000,
     )

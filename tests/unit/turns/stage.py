@@ -150,6 +150,7 @@ class Stage:
             max_queued=16,
             idempotency_key=None,
             fingerprint=b"",
+            created_at_ms=0,
         )
 
     def replica(self, name: ReplicaId = A) -> Replica:
