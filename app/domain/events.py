@@ -246,6 +246,21 @@ def split_frames(frames: bytes) -> list[bytes]:
     return [part + b"\n\n" for part in frames.split(b"\n\n")[:-1]]
 
 
+_decode_delta = msgspec.json.Decoder(MessageDelta)
+
+
+def shown_text(frames: bytes, attempt: int) -> str:
+    """The visible text of one attempt in stored frames."""
+    texts = []
+    for frame in split_frames(frames):
+        head, _, data = frame.partition(b"\ndata: ")
+        if head.endswith(b"\nevent: message.delta"):
+            delta = _decode_delta.decode(data)
+            if delta.attempt == attempt:
+                texts.append(delta.text)
+    return "".join(texts)
+
+
 def frame_seq(frame: bytes) -> int:
     """The sequence number of one frame."""
     return int(frame[4 : frame.index(b"\n")])

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -22,6 +23,7 @@ from app.domain.events import (
     TurnQueued,
     TurnResumed,
     TurnStarted,
+    shown_text,
     terminal_event,
 )
 from app.domain.ids import MessageId, make_id
@@ -105,8 +107,9 @@ class TurnRunner:
         turn = self._turn
         try:
             await self._load()
-            outcome = Interrupted(reason=turn.cancel_reason or InterruptReason.WORKER_LOST)
-            reset = AttemptReset(attempt=turn.state.attempts + 1)
+            attempt = turn.state.attempts + 1
+            outcome = Interrupted(reason=turn.cancel_reason or InterruptReason.WORKER_LOST, output=await self._stored_text(attempt))
+            reset = AttemptReset(attempt=attempt)
             await self._close(outcome, before=() if self._unanswered() else (reset,))
             self._parts.counters.recovered += 1
         except LeaseLostError:
@@ -161,6 +164,19 @@ class TurnRunner:
             self._writer.placed = list(self._turn.working_set)
             return
         self._writer.placed = await patiently(lambda: parts.messages.working_set(self._turn.fence.session_id), parts.clock)
+
+    async def _stored_text(self, attempt: int) -> str:
+        """As much of an attempt's text as the lost replica had stored."""
+        parts, turn_id = self._parts, self._turn.fence.turn_id
+        texts: list[str] = []
+        cursor = 0
+        while True:
+            position = (turn_id, cursor)
+            rows, _ = (await patiently(partial(parts.turns.read_events, [position]), parts.clock))[position]
+            if not rows:
+                return "".join(texts)
+            texts.extend(shown_text(row.frames, attempt) for row in rows)
+            cursor = rows[-1].last
 
     def _first_events(self, model: ModelClient) -> tuple[Fact, ...]:
         turn = self._turn
