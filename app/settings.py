@@ -8,7 +8,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 MIN_ADMIN_KEY_CHARACTERS = 8
 """The same as the API's own rule, which closes /admin to a shorter key: whoever sets one should learn of it at the start."""
 
-MIN_SECRET_KEY_CHARACTERS = 16
+MIN_SECRET_KEY_CHARACTERS = 8
 """Of each of the secrets that ``GATEWAY_SECRET_KEY`` may hold: a stolen database must not make the secret worth guessing."""
 
 

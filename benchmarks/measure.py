@@ -24,8 +24,10 @@ _SETTLE_S = 0.5
 DISTURBED = 0.25
 """So much of a core used by strangers makes a round suspicious: it is repeated."""
 _REPEATS = 1
-_QUIET_S = 2.0
-"""Wait before a repeated round."""
+_LOOKS = 20
+_LOOK_S = 0.5
+_QUIET = 0.15
+"""Before a run the machine is looked at until strangers use less than this part of a core, up to so many times."""
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -154,11 +156,19 @@ async def _undisturbed(run: Callable[[], Awaitable[T]], load_of: Callable[[T], L
         if load.errors or load.foreign_cpu <= DISTURBED:
             break
         say(f"  disturbed: something else took {load.foreign_cpu:.0%} of a core; once more")
-        await asyncio.sleep(_QUIET_S)
         other = await run()
         if load_of(other).errors or load_of(other).foreign_cpu < load.foreign_cpu:
             best = other
     return best
+
+
+async def _quiet() -> None:
+    """Wait a little for a moment in which the machine is ours."""
+    for _ in range(_LOOKS):
+        before = machine_cpu_s()
+        await asyncio.sleep(_LOOK_S)
+        if machine_cpu_s() - before < _QUIET * _LOOK_S:
+            return
 
 
 async def _warm_up(stand: Stand, gateway: Gateway) -> None:
@@ -175,6 +185,7 @@ async def _run_through(stand: Stand, gateway: Gateway, scenario: Scenario, resti
     pid = gateway.child.pid
     async with _Client(stand) as client:
         await client.prepare(job)
+        await _quiet()
         peak = _Peak(pid)
         watching = asyncio.ensure_future(peak.watch())
         before = _usage(stand, pid)
@@ -212,6 +223,7 @@ async def _run_direct(stand: Stand, scenario: Scenario) -> Load:
     )
     async with _Client(stand) as client:
         await client.prepare(job)
+        await _quiet()
         before = _usage(stand, None)
         outcome = await client.run(job)
         return _load(outcome, scenario, _usage(stand, None).since(before))

@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.cli.errors import CommandError
 from app.domain.errors import InvalidRequestError
-from app.domain.tenant_rules import MAX_KEY_CHARACTERS, MIN_KEY_CHARACTERS, check_spec, is_strong_key
+from app.domain.tenant_rules import KEY_RULE, check_spec, is_strong_key
 from app.domain.tenants import ProviderSpec, Purpose, RouteSpec, TenantChange, TenantSpec
 from app.simulator import Simulator
 from app.store.tenants import TenantRepository
@@ -74,7 +74,7 @@ class DemoSettings(BaseSettings):
         if key is None or not key.get_secret_value().strip():
             return None
         if not is_strong_key(key.get_secret_value().strip()):
-            msg = f"an API key is {MIN_KEY_CHARACTERS} to {MAX_KEY_CHARACTERS} visible ASCII characters"
+            msg = f"an API key is {KEY_RULE}"
             raise ValueError(msg)
         return key
 

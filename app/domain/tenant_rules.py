@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 from app.domain.errors import InvalidRequestError
 from app.domain.tenants import ENV_PREFIX, MASKED, ProviderSpec, RouteSpec, TenantSettings, TenantSpec
 
-MIN_KEY_CHARACTERS = 16
+MIN_KEY_CHARACTERS = 8
 """Of an API key that the operator chose: only a hash of it is kept, so it has to be hard to guess."""
 
 MAX_KEY_CHARACTERS = 512
+KEY_RULE = f"{MIN_KEY_CHARACTERS} to {MAX_KEY_CHARACTERS} visible ASCII characters"
 MAX_ITEMS = 256
 """Providers of a tenant, routes of a chain, headers of a provider, keys of one configuration."""
 
@@ -97,8 +98,7 @@ def _check_api_key(key: str, pointer: str) -> None:
     if name is not None:
         _check_env_name(name, pointer)
         return
-    detail = f"An API key is env:NAME or {MIN_KEY_CHARACTERS} to {MAX_KEY_CHARACTERS} visible ASCII characters."
-    _require(is_strong_key(key), detail, pointer)
+    _require(is_strong_key(key), f"An API key is env:NAME or {KEY_RULE}.", pointer)
 
 
 def _check_env_name(name: str, pointer: str) -> None:

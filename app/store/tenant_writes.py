@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.domain.errors import ConflictError, InvalidRequestError
 from app.domain.ids import ENTROPY_BYTES, KeyId, ProviderId, TenantId, make_id
-from app.domain.tenant_rules import check_spec, env_name, is_strong_key
+from app.domain.tenant_rules import KEY_RULE, check_spec, env_name, is_strong_key
 from app.domain.tenants import ProviderSpec, Purpose, RouteSpec, TenantChange, TenantSettings, TenantSpec
 from app.ports import Clock
 from app.store.credentials import Credentials
@@ -143,7 +143,7 @@ class TenantWriter:
         if not key:
             raise InvalidRequestError(f"The environment variable {name} is not set.", pointer=pointer)
         if not is_strong_key(key):
-            raise InvalidRequestError(f"The environment variable {name} holds no usable API key.", pointer=pointer)
+            raise InvalidRequestError(f"The environment variable {name} must hold {KEY_RULE}.", pointer=pointer)
         return key
 
     def _new_id(self, prefix: str) -> str:

@@ -21,6 +21,7 @@ class _Body(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Body).decode
+REFUSED = (400, 413)
 
 
 def sent_prefix(raw: bytes) -> bytes:
@@ -41,10 +42,11 @@ def extends(longer: bytes, shorter: bytes) -> bool:
 def prefix_breaks(requests: Iterable[RecordedRequest]) -> list[str]:
     """Every place where a request is no extension of the one before it on its route; empty when the rule holds.
 
-    A route is told by path, credential and model.
+    A route is told by path, credential and model. A request that was refused for what is in it counts for nothing: no provider has it
+    in its cache, and what it added leaves the context.
     """
     routes: dict[tuple[str, str, str], list[RecordedRequest]] = {}
-    for request in requests:
+    for request in (request for request in requests if request.status not in REFUSED):
         route = (request.path, request.headers.get("authorization", ""), request.body["model"])
         routes.setdefault(route, []).append(request)
     return [

@@ -14,11 +14,11 @@ AT_ONCE = 10
 
 async def interrupted_somewhen(client: Client, other: Client, session_id: str, chance: random.Random) -> list[str]:
     """One turn, interrupted after a random moment on a random replica; the event types of its whole stream."""
-    post = client.http.build_request("POST", f"/sessions/{session_id}/turns", json={"input": "[[sim tokens=12 pace_ms=1]]"})
+    post = client.http.build_request("POST", f"/sessions/{session_id}/turns", json={"input": "[[sim tokens=60 pace_ms=1]]"})
     response = await client.http.send(post, stream=True)
     assert response.status_code == 200, await response.aread()
     turn_id = response.headers["Location"].removeprefix("/turns/")
-    await asyncio.sleep(chance.uniform(0.0, 0.03))
+    await asyncio.sleep(chance.uniform(0.0, 0.1))
     target = chance.choice((client, other))
     deleted = await target.http.delete(f"/turns/{turn_id}")
     assert deleted.status_code in (200, 202), deleted.text

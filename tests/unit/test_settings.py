@@ -19,8 +19,8 @@ def test_a_blank_key_counts_as_unset(blank: str, monkeypatch: pytest.MonkeyPatch
     ("name", "value", "minimum"),
     [
         ("GATEWAY_ADMIN_KEY", "hunter2", "8"),
-        ("GATEWAY_SECRET_KEY", "hunter2", "16"),
-        ("GATEWAY_SECRET_KEY", "a-secret-that-is-long-enough, hunter2", "16"),
+        ("GATEWAY_SECRET_KEY", "hunter2", "8"),
+        ("GATEWAY_SECRET_KEY", "a-secret-that-is-long-enough, hunter2", "8"),
     ],
     ids=["admin", "secret", "one-of-two-secrets"],
 )

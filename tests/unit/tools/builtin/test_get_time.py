@@ -1,6 +1,5 @@
 """The tool get_time."""
 
-import zoneinfo
 from datetime import UTC, datetime
 
 import pytest
@@ -45,14 +44,3 @@ async def test_an_unknown_zone_is_answered_with_the_expected_form(zone: str) -> 
 
 async def test_a_zone_that_is_no_text_is_refused() -> None:
     assert "timezone: 2 is not of type 'string'" in (await get_time('{"timezone":2}')).output
-
-
-async def test_where_no_zone_data_is_installed_utc_remains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "tzdata", None)
-    zoneinfo.reset_tzpath(to=())
-    zoneinfo.ZoneInfo.clear_cache()
-    try:
-        assert not (await get_time("{}")).is_error
-        assert (await get_time('{"timezone":"Europe/Berlin"}')).output.endswith("Expected UTC: no other is installed here.")
-    finally:
-        zoneinfo.reset_tzpath()
