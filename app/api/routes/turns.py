@@ -127,7 +127,7 @@ async def create_turn(request: Request, caller: Caller, session_id: str, *, idem
     body = await read_body(request, TurnCreate)
     asked = _turn_request(body, caller)
     started = await services.turns.start(
-        caller.tenant, session_id_of(session_id), asked, idempotency_key=key, fingerprint=_fingerprint(body)
+        caller.tenant, session_id_of(session_id), asked, idempotency_key=key, fingerprint=_fingerprint(body) if key else b""
     )
     headers = {"Location": f"/turns/{started.turn_id}"}
     if started.replayed:
