@@ -22,7 +22,7 @@ class Settings(BaseSettings):
     )
     direct_database_url: SecretStr | None = Field(None, description="bypasses a pooler for LISTEN and migrations; unset: DATABASE_URL")
     data_dir: Path = Field(Path(".data"), description="where the embedded Postgres keeps its data")
-    db_pool_size: int = Field(10, ge=1, description="database connections of one process")
+    db_pool_size: int = Field(20, ge=1, description="database connections of one process")
     admin_key: SecretStr | None = Field(None, description="opens /admin and /metrics; unset: both stay closed")
     secret_key: SecretStr | None = Field(None, description="encrypts literal provider credentials; unset: only env: references are taken")
     bootstrap_file: Path | None = Field(None, description="TOML with tenants, applied at start")
