@@ -150,6 +150,7 @@ class TurnServer:
             opening = await self._stores.turns.open(turn)
             if isinstance(opening, OpenTurn):
                 self.active.start(opening, tenant, announced=True)
+                await asyncio.sleep(0)  # the turn goes first: its request is on the way while the response is built
         finally:
             self._opening.discard(turn.id)
         if isinstance(opening, OpenTurn):
