@@ -80,7 +80,12 @@ async def is_current(url: str) -> bool:
 
 
 async def advisory_locks(connection: Connection) -> int:
-    count = await connection.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = $1", migrate.LOCK_KEY)
+    """Those of this database: tests that run beside this one migrate others on the same server."""
+    count = await connection.fetchval(
+        "SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = pg_locks.database "
+        "WHERE locktype = 'advisory' AND objid = $1 AND d.datname = current_database()",
+        migrate.LOCK_KEY,
+    )
     return int(count)
 
 
