@@ -4,14 +4,16 @@ Storage faults (database away) are :class:`app.domain.errors.UnavailableError` w
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Protocol
 
+from app.domain.delivery import Booked, Booking, Cooldown, CooldownReport, Limit, WindowUse
 from app.domain.ids import KeyId, ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import StoredMessage, ToolCall, ToolSpec
 from app.domain.model import ModelChunk, ModelRequest, RouteRef
+from app.domain.quotas import DayUse, UsageLine
 from app.domain.sessions import NewSession, Page, Session, SessionChange
-from app.domain.tenants import KeyInfo, Principal, Tenant, TenantChange, TenantInfo, TenantSpec
+from app.domain.tenants import KeyInfo, Principal, Purpose, Tenant, TenantChange, TenantInfo, TenantSpec
 from app.domain.tools import ToolContext, ToolOutcome
 from app.domain.turns import (
     Commit,
@@ -21,6 +23,7 @@ from app.domain.turns import (
     NewTurn,
     Opening,
     OpenTurn,
+    Replayed,
     TurnView,
 )
 
@@ -65,6 +68,9 @@ class ModelClients(Protocol):
         Raises InvalidRequestError when the chain has no such model, or the tenant no chain.
         """
 
+    def for_purpose(self, tenant: Tenant, purpose: Purpose) -> ModelClient:
+        """The tenant's chain for ``purpose``, its ``chat`` chain when it has none. Raises InvalidRequestError when it has neither."""
+
 
 class Toolbox(Protocol):
     """The tools a turn can call."""
@@ -84,6 +90,9 @@ class TurnStore(Protocol):
 
     async def open(self, turn: NewTurn) -> Opening:
         """Write a turn with its first events and, when it starts at once, its user message; one atomic statement."""
+
+    async def replayed(self, turn: NewTurn) -> Replayed | None:
+        """The turn that the idempotency key of ``turn`` made before; ``None`` when there is none, or ``turn`` has no key."""
 
     async def session_model(self, tenant_id: TenantId, session_id: SessionId) -> str | None:
         """The model that a session asks for; ``None`` when it asks for none or is unknown to the tenant."""
@@ -191,6 +200,61 @@ class TodoStore(Protocol):
 
     async def write(self, session_id: SessionId, items: bytes) -> None:
         """Replace the list."""
+
+
+class HealthStore(Protocol):
+    """The health of model targets, shared by all replicas, on the database's clock. Holds rows only of what failed lately."""
+
+    async def read(self) -> list[Cooldown]:
+        """Everything that is cooling down or on probation."""
+
+    async def report(self, report: CooldownReport) -> Cooldown:
+        """Add a failure; a running cool-down is never made shorter by it."""
+
+    async def clear(self, keys: Sequence[str]) -> None:
+        """These answered: forget their failures. A running cool-down that a provider asked for stays."""
+
+    async def claim_probe(self, key: str, for_s: float) -> bool:
+        """Whether the caller may try what is on probation; for ``for_s`` seconds nobody else may. True when nothing is known of it."""
+
+    async def prune(self, age_s: float) -> int:
+        """Forget what has been quiet for ``age_s`` seconds; returns the rows removed."""
+
+
+class RateWindowStore(Protocol):
+    """Calls and tokens of the last 60 seconds per limit, shared by all replicas, on the database's clock."""
+
+    async def book(self, limits: Sequence[Limit], tokens: int, patience_s: float) -> Booking:
+        """Take the earliest moment at which one call of ``tokens`` keeps all ``limits``, never before that of an earlier booking.
+
+        One atomic statement. Refused, and nothing booked, when that moment is more than ``patience_s`` away.
+        """
+
+    async def give_back(self, booking: Booked) -> None:
+        """The call was not made."""
+
+    async def settle(self, booking: Booked, tokens: int) -> None:
+        """The call used ``tokens`` in place of those booked."""
+
+    async def use(self, keys: Sequence[str]) -> dict[str, WindowUse]:
+        """What is used of these limits; those without a row are left out."""
+
+    async def prune(self) -> int:
+        """Delete windows that hold nothing; returns the rows removed."""
+
+
+class UsageStore(Protocol):
+    """What tenants have used, by the database's clock; days are UTC."""
+
+    async def today(self, tenant_id: TenantId) -> DayUse:
+        """What the tenant's turns that ended today used.
+
+        From its first call on for a tenant, every end of a turn adds to the day's sums; that call takes the day so far from the stored
+        turns.
+        """
+
+    async def report(self, tenant: str | None, first: date, last: date) -> list[UsageLine]:
+        """Use per tenant, day and route from ``first`` to ``last``, from the turns that are stored; of one tenant by name, or of all."""
 
 
 class TenantStore(Protocol):

@@ -8,6 +8,7 @@
     ├── ForbiddenError           closed to everybody, whatever the key              (code)
     ├── NotFoundError            unknown, deleted or another tenant's
     ├── ConflictError            the state does not allow it                        (code)
+    ├── QuotaExceededError       a quota of the tenant is used up                   (violated)
     ├── UnavailableError         try again later: draining, full, storage away      (code, retry_after_s)
     ├── LeaseLostError           this replica no longer owns the turn
     └── ModelError               a model call that cannot succeed                   (reason, attempts)
@@ -18,7 +19,8 @@ Not errors but values: a tool's failure, truncation, refusal, an interrupt, a us
 """
 
 from app.domain.ids import TurnId
-from app.domain.model import AttemptFailed, FailureReason, Usage
+from app.domain.model import AttemptFailed, FailureReason
+from app.domain.quotas import QuotaState
 
 
 class GatewayError(Exception):
@@ -65,6 +67,15 @@ class ConflictError(GatewayError):
         self.turn_id = turn_id
 
 
+class QuotaExceededError(GatewayError):
+    """The tenant has used up quotas of its own: ``violated`` are all those found so; ``detail`` names them."""
+
+    def __init__(self, detail: str, violated: tuple[QuotaState, ...]) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.violated = violated
+
+
 class UnavailableError(GatewayError):
     """Not now. ``code`` is stable, ``retry_after_s`` in seconds."""
 
@@ -82,18 +93,25 @@ class LeaseLostError(GatewayError):
 class ModelError(GatewayError):
     """A model call that cannot succeed. ``attempts`` lists every failed attempt in order; ``detail`` is safe to show.
 
-    ``usage`` and ``cost_usd`` are what the failed attempts used all the same, as far as providers said.
+    ``retry_after_s``: when it may succeed, as far as a limit or a provider said; ``window``: tokens that the request has to fit into,
+    where that is what is wrong and it is known.
     """
 
     def __init__(
-        self, reason: FailureReason, detail: str, attempts: tuple[AttemptFailed, ...], *, usage: Usage, cost_usd: float | None
+        self,
+        reason: FailureReason,
+        detail: str,
+        attempts: tuple[AttemptFailed, ...] = (),
+        *,
+        retry_after_s: float | None = None,
+        window: int | None = None,
     ) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
         self.attempts = attempts
-        self.usage = usage
-        self.cost_usd = cost_usd
+        self.retry_after_s = retry_after_s
+        self.window = window
 
 
 class ContextOverflowError(ModelError):

@@ -18,7 +18,7 @@ import msgspec
 from app.domain.ids import SessionId, TurnId
 from app.domain.messages import ContentPart, StoredMessage
 from app.domain.model import Delta, FailureReason, MessageDelta, ReasoningDelta, RouteRef, Usage
-from app.domain.turns import Completed, Failed, FailedReason, Interrupted, MachineState, Outcome
+from app.domain.turns import RouteUse
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -30,6 +30,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: str
     detail: str
     retryable: bool
+    retry_after_s: int | None = None
     request_id: str | None = None
     turn_id: TurnId | None = None
 
@@ -38,7 +39,7 @@ class TurnQueued(msgspec.Struct, frozen=True, kw_only=True):
     """The turn waits for its session or for a free place. ``reason``: ``session_busy``, ``at_capacity`` or ``handed_over``."""
 
     event_type: ClassVar[str] = "turn.queued"
-    session_id: SessionId
+    session_id: SessionId | None
     reason: str
 
 
@@ -46,7 +47,7 @@ class TurnStarted(msgspec.Struct, frozen=True, kw_only=True):
     """The turn runs. ``route`` is the one that is asked first."""
 
     event_type: ClassVar[str] = "turn.started"
-    session_id: SessionId
+    session_id: SessionId | None
     route: RouteRef
 
 
@@ -54,7 +55,7 @@ class TurnResumed(msgspec.Struct, frozen=True, kw_only=True):
     """Another replica goes on with the turn from its last iteration boundary."""
 
     event_type: ClassVar[str] = "turn.resumed"
-    session_id: SessionId
+    session_id: SessionId | None
     route: RouteRef
 
 
@@ -152,11 +153,27 @@ class ProviderFallback(msgspec.Struct, frozen=True, kw_only=True):
     reason: FailureReason
 
 
+class ProviderThrottled(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit holds a model call back: the turn waits ``delay_s`` seconds for the route, or leaves it out (``skipped``).
+
+    ``limit`` is ``rpm``, ``tpm``, or ``cooldown`` for a wait that the provider asked for.
+    """
+
+    event_type: ClassVar[str] = "provider.throttled"
+    route: RouteRef
+    limit: str
+    delay_s: float
+    skipped: bool
+
+
 class TurnCompleted(msgspec.Struct, frozen=True, kw_only=True):
-    """Terminal. ``reason``: ``answer``, ``refusal`` or ``budget_exhausted``. ``output`` is the answer's text (capped like messages)."""
+    """Terminal. ``reason``: ``answer``, ``refusal``, ``budget_exhausted`` or ``tool_calls`` (of the client's own tools).
+
+    ``output`` is the answer's text (capped like messages). ``session_id`` of every event is ``null`` in a stateless call.
+    """
 
     event_type: ClassVar[str] = "turn.completed"
-    session_id: SessionId
+    session_id: SessionId | None
     reason: str
     output: str
     iterations: int
@@ -164,6 +181,7 @@ class TurnCompleted(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     cost_usd: float | None
     route: RouteRef | None
+    routes: tuple[RouteUse, ...] = ()
 
 
 class TurnInterrupted(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,7 +191,7 @@ class TurnInterrupted(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     event_type: ClassVar[str] = "turn.interrupted"
-    session_id: SessionId
+    session_id: SessionId | None
     reason: str
     output: str
     iterations: int
@@ -181,6 +199,7 @@ class TurnInterrupted(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     cost_usd: float | None
     route: RouteRef | None
+    routes: tuple[RouteUse, ...] = ()
 
 
 class TurnFailed(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,7 +210,7 @@ class TurnFailed(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     event_type: ClassVar[str] = "turn.failed"
-    session_id: SessionId
+    session_id: SessionId | None
     reason: str
     error: Problem
     output: str
@@ -200,6 +219,7 @@ class TurnFailed(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     cost_usd: float | None
     route: RouteRef | None
+    routes: tuple[RouteUse, ...] = ()
 
 
 TerminalEvent: TypeAlias = TurnCompleted | TurnInterrupted | TurnFailed
@@ -214,6 +234,7 @@ Fact: TypeAlias = (
     | AttemptFailedEvent
     | AttemptReset
     | ProviderFallback
+    | ProviderThrottled
     | TerminalEvent
 )
 Event: TypeAlias = Delta | Fact
@@ -279,6 +300,7 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     AttemptFailedEvent,
     AttemptReset,
     ProviderFallback,
+    ProviderThrottled,
     TurnCompleted,
     TurnInterrupted,
     TurnFailed,
@@ -316,67 +338,3 @@ def message_view(stored: StoredMessage, *, limit: int | None = None) -> MessageV
         kind=message.kind.value,
         content_truncated=truncated,
     )
-
-
-_FAILURES: dict[FailedReason, tuple[int, str]] = {
-    FailedReason.OUTPUT_TRUNCATED: (502, "The model's output was cut"),
-    FailedReason.CONTENT_FILTERED: (502, "The content filter stopped the answer"),
-    FailedReason.CONTEXT_EXHAUSTED: (502, "The conversation does not fit the model"),
-    FailedReason.PROVIDER_UNAVAILABLE: (503, "The model call failed"),
-    FailedReason.INVALID_RESPONSE: (502, "The model's response was not usable"),
-    FailedReason.INTERNAL_ERROR: (500, "Internal error"),
-}
-
-
-def turn_problem(turn_id: TurnId, failed: Failed) -> Problem:
-    """The problem document of a failed turn: the same object in ``turn.failed`` and in a JSON answer."""
-    status, title = _FAILURES[failed.reason]
-    return Problem(
-        type=f"/problems/{failed.reason.value}",
-        title=title,
-        status=status,
-        code=failed.reason.value,
-        detail=failed.detail,
-        retryable=failed.retryable,
-        turn_id=turn_id,
-    )
-
-
-def terminal_event(turn_id: TurnId, session_id: SessionId, outcome: Outcome, state: MachineState) -> TerminalEvent:
-    """The one event that ends a turn."""
-    output = outcome.output[:MAX_EVENT_TEXT]
-    match outcome:
-        case Completed(reason=reason):
-            return TurnCompleted(
-                session_id=session_id,
-                reason=reason.value,
-                output=output,
-                iterations=state.iteration,
-                attempts=state.attempts,
-                usage=state.usage,
-                cost_usd=state.cost_usd,
-                route=state.route,
-            )
-        case Interrupted(reason=reason):
-            return TurnInterrupted(
-                session_id=session_id,
-                reason=reason.value,
-                output=output,
-                iterations=state.iteration,
-                attempts=state.attempts,
-                usage=state.usage,
-                cost_usd=state.cost_usd,
-                route=state.route,
-            )
-        case Failed(reason=reason):
-            return TurnFailed(
-                session_id=session_id,
-                reason=reason.value,
-                error=turn_problem(turn_id, outcome),
-                output=output,
-                iterations=state.iteration,
-                attempts=state.attempts,
-                usage=state.usage,
-                cost_usd=state.cost_usd,
-                route=state.route,
-            )

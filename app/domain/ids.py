@@ -28,3 +28,11 @@ def make_id(prefix: str, unix_ms: int, entropy: bytes) -> str:
     number = (unix_ms << 80) | int.from_bytes(entropy[:ENTROPY_BYTES], "big")
     pairs = [_PAIRS[number >> shift & 1023] for shift in _SHIFTS]
     return f"{prefix}_{''.join(pairs)}"
+
+
+def made_at_ms(made: str) -> int:
+    """The unix milliseconds at which :func:`make_id` made an id."""
+    number = 0
+    for character in made.rpartition("_")[2][:10]:
+        number = number << 5 | _ALPHABET.index(character)
+    return number

@@ -42,6 +42,17 @@ class ToolCall(msgspec.Struct, frozen=True):
     arguments: str
 
 
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """Parts of a reply that its provider wants back unchanged: signed thinking blocks, encrypted reasoning items.
+
+    ``origin`` is :attr:`app.domain.tenants.Route.origin` of the route that gave them; they mean nothing to any other. ``items`` are
+    JSON objects as the provider wrote them, in order.
+    """
+
+    origin: str
+    items: tuple[dict[str, Any], ...]
+
+
 class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One entry of a conversation."""
 
@@ -54,14 +65,16 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     is_error: bool = False
     """On role ``tool``: the call failed; ``content`` says how."""
     reasoning: str | None = None
+    replay: Replay | None = None
+    """On role ``assistant``: sent back to where it came from."""
     kind: MessageKind = MessageKind.SAID
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message with its place in a session. ``seq`` rises by position; gaps are possible."""
+    """A message with its place in a session, or in a stateless call. ``seq`` rises by position; gaps are possible."""
 
     id: MessageId
-    session_id: SessionId
+    session_id: SessionId | None
     seq: int
     turn_id: TurnId | None
     message: Message

@@ -5,17 +5,19 @@
 """
 
 import enum
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import msgspec
 
-from app.domain.messages import Message, ToolCall, ToolSpec
+from app.domain.messages import Message, Replay, ToolCall, ToolSpec
 
 
 class ApiMode(enum.StrEnum):
     """The wire protocol of a provider."""
 
     CHAT_COMPLETIONS = "chat_completions"
+    RESPONSES = "responses"
+    ANTHROPIC_MESSAGES = "anthropic_messages"
 
 
 class FinishReason(enum.StrEnum):
@@ -53,6 +55,12 @@ class FailureReason(enum.StrEnum):
     """A clean end of the stream without its terminal marker."""
     INVALID_RESPONSE = "invalid_response"
     """Empty, or not what the protocol allows."""
+    UNSUPPORTED = "unsupported"
+    """The target cannot do what the request needs (assistant prefill, images, tools, …); another one may."""
+    INVALID_REPLAY = "invalid_replay"
+    """Signed or encrypted reasoning that was sent back is not accepted (any more): the request may be sent again without it."""
+    BAD_UNICODE = "bad_unicode"
+    """Text that is no proper Unicode: the request may be cleaned and sent again."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,16 +88,39 @@ class RouteRef(msgspec.Struct, frozen=True, kw_only=True):
     api_mode: ApiMode = ApiMode.CHAT_COMPLETIONS
 
 
+class ModelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a caller may ask of the model beside the conversation; ``None`` leaves it to the provider or the route.
+
+    ``tool_choice`` is ``auto``, ``none``, ``required``, or ``tool:NAME``. ``response_format`` is OpenAI's (``json_object`` or
+    ``json_schema``). An API mode leaves out what its protocol has no word for.
+    """
+
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: tuple[str, ...] = ()
+    tool_choice: str | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+
+
+NO_OPTIONS: Final = ModelOptions()
+
+
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One model call. The bytes sent depend on these values only, so the same request is always sent the same way.
 
     ``first_attempt`` is the number of the call's first attempt; attempts are numbered through a whole turn, from 1.
+    ``input_tokens`` is an estimate of what the model will have to read, tools and system prompt included.
     """
 
     system: str
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
     first_attempt: int
+    input_tokens: int = 0
+    options: ModelOptions = NO_OPTIONS
 
 
 class MessageDelta(msgspec.Struct, frozen=True):
@@ -114,8 +145,8 @@ Delta: TypeAlias = MessageDelta | ReasoningDelta
 class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt failed. ``text_shown``: some of its deltas were yielded and are now void. ``message`` is safe to show.
 
-    ``next_route`` is the route that is tried next (the same one for a repeat), ``None`` when no attempt follows; ``delay_s`` is
-    the wait before it.
+    ``next_route`` is the route that is tried next (the same one for a repeat), ``None`` when no attempt follows or the choice is still
+    open; ``delay_s`` is the wait before it. ``usage`` and ``cost_usd`` are what it used all the same, as far as the provider said.
     """
 
     attempt: int
@@ -126,13 +157,29 @@ class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True):
     text_shown: bool
     next_route: RouteRef | None
     delay_s: float
+    usage: Usage = Usage()
+    cost_usd: float | None = None
+
+
+class Throttled(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit of the route makes the call wait ``delay_s`` seconds (``skipped`` false) or leaves the route out (``skipped`` true).
+
+    No attempt was made. ``limit`` names what is used up: ``rpm``, ``tpm``, or ``cooldown`` for a wait that the provider asked for.
+    """
+
+    route: RouteRef
+    limit: str
+    delay_s: float
+    skipped: bool
 
 
 class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
     """The complete reply of the attempt that succeeded: always the last chunk of a stream, exactly once.
 
     Tool calls have unique non-empty ids and arguments that are a JSON object, except where ``bad_arguments`` names the call id
-    with the reason they could not be read (their ``arguments`` are then ``{}``). Usage includes that of failed attempts as far as reported.
+    with the reason they could not be read (their ``arguments`` are then ``{}``). Usage and cost are the
+    attempt's own.
+    ``replay`` is what the same target wants back with the message, unchanged.
     """
 
     attempt: int
@@ -144,6 +191,7 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
     finish: FinishReason
     usage: Usage
     cost_usd: float | None
+    replay: Replay | None = None
 
 
-ModelChunk: TypeAlias = Delta | AttemptFailed | ModelReply
+ModelChunk: TypeAlias = Delta | AttemptFailed | Throttled | ModelReply

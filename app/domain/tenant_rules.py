@@ -25,6 +25,9 @@ _MAX_ATTEMPTS = 100
 _MAX_PER_MINUTE = 1_000_000_000
 _MAX_ITERATIONS = 10_000
 _MAX_QUEUED_TURNS = 10_000
+_MAX_CONCURRENT_TURNS = 1_000_000
+_MAX_TOKENS_PER_DAY = 1_000_000_000_000
+_MAX_COST_USD = 1_000_000_000.0
 _MAX_ADDRESS_CHARACTERS = 2_048
 _MAX_PROMPT_CHARACTERS = 1_000_000
 _MAX_PORT = 65_535
@@ -117,9 +120,7 @@ def _check_provider(provider: ProviderSpec, pointer: str) -> None:
         else:
             _check_env_name(name, f"{pointer}/api_key")
     _check_headers(provider.headers, f"{pointer}/headers")
-    for name, limit in (("rpm", provider.rpm), ("tpm", provider.tpm)):
-        if limit is not None:
-            _between(limit, (1, _MAX_PER_MINUTE), f"{pointer}/{name}")
+    _check_rates(provider, pointer)
 
 
 def _check_base_url(address: str, pointer: str) -> None:
@@ -165,10 +166,17 @@ def _check_route(route: RouteSpec, pointer: str) -> None:
     for name in ("connect_timeout_s", "first_token_timeout_s", "stale_timeout_s", "patience_s"):
         seconds: float = getattr(route, name)
         _require(0.0 < seconds <= _MAX_SECONDS, f"{name} is more than 0 and at most {_MAX_SECONDS:.0f} seconds.", f"{pointer}/{name}")
+    _check_rates(route, pointer)
     if route.prices is not None:
         for name in route.prices.__struct_fields__:
             price: float = getattr(route.prices, name)
             _require(math.isfinite(price) and price >= 0.0, "A price is a number that is not negative.", f"{pointer}/prices/{name}")
+
+
+def _check_rates(limited: ProviderSpec | RouteSpec, pointer: str) -> None:
+    for name, limit in (("rpm", limited.rpm), ("tpm", limited.tpm)):
+        if limit is not None:
+            _between(limit, (1, _MAX_PER_MINUTE), f"{pointer}/{name}")
 
 
 def _check_settings(settings: TenantSettings, pointer: str) -> None:
@@ -181,6 +189,20 @@ def _check_settings(settings: TenantSettings, pointer: str) -> None:
         _require(0.0 < threshold <= 1.0, f"{name} is a part of the context window: more than 0 and at most 1.", f"{pointer}/{name}")
     detail = "preflight_threshold is above gateway_threshold."
     _require(settings.preflight_threshold <= settings.gateway_threshold, detail, f"{pointer}/preflight_threshold")
+    _check_quotas(settings, pointer)
+
+
+def _check_quotas(settings: TenantSettings, pointer: str) -> None:
+    for name, value, most in (
+        ("requests_per_minute", settings.requests_per_minute, _MAX_PER_MINUTE),
+        ("max_concurrent_turns", settings.max_concurrent_turns, _MAX_CONCURRENT_TURNS),
+        ("tokens_per_day", settings.tokens_per_day, _MAX_TOKENS_PER_DAY),
+    ):
+        if value is not None:
+            _between(value, (1, most), f"{pointer}/{name}")
+    cost = settings.cost_usd_per_day
+    detail = f"cost_usd_per_day is more than 0 and at most {_MAX_COST_USD:.0f} US dollars."
+    _require(cost is None or 0.0 < cost <= _MAX_COST_USD, detail, f"{pointer}/cost_usd_per_day")
 
 
 def _limit(count: int, pointer: str) -> None:

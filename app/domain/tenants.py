@@ -3,12 +3,12 @@
 :class:`TenantSpec` is the one structure of the bootstrap file (TOML) and of the admin API (JSON); :class:`Tenant` is what a request
 works with: resolved, decrypted, immutable, cached for a few seconds.
 
-Some values are kept and shown but **not yet enforced** by this version: ``rpm`` and ``tpm`` of a provider, ``patience_s`` of a route,
-the two thresholds of the settings, and every chain but ``chat``. They are checked like the others, so a file that is accepted now
-stays valid when a later version acts on them.
+Some values are kept and shown but **not yet enforced** by this version: the two thresholds of the settings, and every chain but ``chat``.
+They are checked like the others, so a file that is accepted now stays valid when a later version acts on them.
 """
 
 import enum
+import hashlib
 
 import msgspec
 from typing_extensions import override
@@ -38,7 +38,8 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint with its credential, decrypted. ``headers`` are sent with every request.
 
-    ``rpm`` and ``tpm``, requests and tokens per minute, are kept but not yet enforced; ``None`` is no limit.
+    ``api_key_env`` names the environment variable that the credential comes from: it is the operator's. ``rpm`` and ``tpm`` are
+    requests and tokens in any 60 seconds through the credential, over all replicas; ``None`` is no limit.
     """
 
     id: ProviderId
@@ -47,6 +48,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     base_url: str
     api_key: str
     headers: dict[str, str]
+    api_key_env: str | None = None
     rpm: int | None = None
     tpm: int | None = None
 
@@ -58,7 +60,8 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """A provider's model with its limits. Sizes in tokens, durations in seconds.
 
-    ``patience_s``, the longest wait for the provider's ``rpm`` and ``tpm``, is kept but not yet enforced.
+    ``rpm`` and ``tpm`` are requests and tokens of this model in any 60 seconds, beside those of the provider. ``patience_s`` is the
+    longest wait for any of them: beyond it the next route is taken.
     """
 
     provider: Provider
@@ -72,6 +75,15 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int = 3
     patience_s: float = 5.0
     prices: Prices | None = None
+    rpm: int | None = None
+    tpm: int | None = None
+
+    @property
+    def origin(self) -> str:
+        """Whom reasoning that is to be sent back belongs to: the protocol, the address and the model, as a short digest."""
+        provider = self.provider
+        target = f"{provider.api_mode.value}|{provider.base_url.strip().rstrip('/')}|{self.model}"
+        return hashlib.sha256(target.encode()).hexdigest()[:16]
 
     @property
     def ref(self) -> RouteRef:
@@ -79,10 +91,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         return RouteRef(provider=self.provider.name, model=self.model, api_mode=self.provider.api_mode)
 
     def cost_usd(self, usage: Usage) -> float | None:
-        """What ``usage`` costs on this route, ``None`` when it has no prices."""
+        """What ``usage`` costs on this route, ``None`` when it has no prices. Tokens written to a cache cost as much as other input."""
         if self.prices is None:
             return None
-        fresh = usage.input_tokens - usage.cached_input_tokens
+        fresh = max(0, usage.input_tokens - usage.cached_input_tokens)
         total = fresh * self.prices.input + usage.cached_input_tokens * self.prices.cached_input + usage.output_tokens * self.prices.output
         return total / 1_000_000
 
@@ -99,6 +111,24 @@ class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Part of the context window from which a turn's context is to be compressed before it begins. Kept but not yet enforced."""
     gateway_threshold: float = 0.85
     """Part of the context window above which no request is to be sent without compression. Kept but not yet enforced."""
+    requests_per_minute: int | None = None
+    """Turns started in any 60 seconds, all replicas together."""
+    max_concurrent_turns: int | None = None
+    """Turns running and queued at the same time, all replicas together."""
+    tokens_per_day: int | None = None
+    """Input and output tokens of the turns that ended on the same day (UTC). No turn starts once they are used up."""
+    cost_usd_per_day: float | None = None
+    """What those turns cost, by the prices of their routes."""
+
+    @property
+    def limits_turns(self) -> bool:
+        """Whether starting a turn is limited by any quota."""
+        return (
+            self.requests_per_minute is not None
+            or self.max_concurrent_turns is not None
+            or self.tokens_per_day is not None
+            or self.cost_usd_per_day is not None
+        )
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +160,7 @@ class ProviderSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     ``api_key`` is ``env:NAME`` or a literal (encrypted at rest); absent when read back, but for ``env:``. Written without one, a
     provider keeps the credential it has, so what was read can be written again; an empty one removes it. Header values are masked
-    when read back. ``rpm`` and ``tpm`` are kept but not yet enforced, see :class:`Provider`.
+    when read back. ``rpm`` and ``tpm`` as in :class:`Provider`.
     """
 
     name: str
@@ -147,10 +177,7 @@ class ProviderSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class RouteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=False):
-    """A route as configured; ``provider`` is a provider's name. Defaults are those of :class:`Route`.
-
-    ``patience_s`` is kept but not yet enforced.
-    """
+    """A route as configured; ``provider`` is a provider's name. The rest, with its defaults, as in :class:`Route`."""
 
     provider: str
     model: str
@@ -163,6 +190,8 @@ class RouteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_attempts: int = 3
     patience_s: float = 5.0
     prices: Prices | None = None
+    rpm: int | None = None
+    tpm: int | None = None
 
 
 class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,10 +6,13 @@ from app.domain.ids import SessionId, TenantId, TurnId
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose call it is. ``enabled`` are the tool names of the session's snapshot: anything else is refused."""
+    """Whose call it is. ``enabled`` are the tool names of the session's snapshot: anything else is refused.
+
+    ``session_id`` is ``None`` in a stateless call.
+    """
 
     tenant_id: TenantId
-    session_id: SessionId
+    session_id: SessionId | None
     turn_id: TurnId
     enabled: frozenset[str]
 

@@ -6,8 +6,8 @@ from typing import TypeAlias
 import msgspec
 
 from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
-from app.domain.messages import Content, Message, StoredMessage
-from app.domain.model import RouteRef, Usage
+from app.domain.messages import Content, Message, Role, StoredMessage, ToolSpec
+from app.domain.model import NO_OPTIONS, ModelOptions, RouteRef, Usage
 
 SEQ_GAP = 1 << 20
 """Sequence numbers skipped at a takeover: far more than a turn can have shown without storing them."""
@@ -34,6 +34,8 @@ class CompletedReason(enum.StrEnum):
     ANSWER = "answer"
     REFUSAL = "refusal"
     BUDGET_EXHAUSTED = "budget_exhausted"
+    TOOL_CALLS = "tool_calls"
+    """The model called tools of the client, which go on with the next call."""
 
 
 class InterruptReason(enum.StrEnum):
@@ -72,10 +74,21 @@ class OnDisconnect(enum.StrEnum):
     CANCEL = "cancel"
 
 
+class RouteUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn used of one route. ``attempts`` are those made of it, ``failed`` of them failed; their use is counted too."""
+
+    route: RouteRef
+    attempts: int = 0
+    failed: int = 0
+    usage: Usage = Usage()
+    cost_usd: float | None = None
+
+
 class MachineState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the loop's decisions depend on, stored with each commit: every iteration boundary is a resume point.
 
     ``iteration`` is the number of the model call that is due or under way (from 1), ``attempts`` the attempts made in the whole turn.
+    ``usage`` and ``cost_usd`` are the sums of ``routes``, which has one entry per route, in the order of their first attempts.
     """
 
     iteration: int = 1
@@ -83,6 +96,7 @@ class MachineState(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     cost_usd: float | None = None
     route: RouteRef | None = None
+    routes: tuple[RouteUse, ...] = ()
 
 
 class Completed(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,12 +114,13 @@ class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
-    """The turn ended without an answer. ``detail`` is safe to show."""
+    """The turn ended without an answer. ``detail`` is safe to show. ``retry_after_s``: when another try may succeed, if known."""
 
     reason: FailedReason
     detail: str
     retryable: bool
     output: str = ""
+    retry_after_s: float | None = None
 
 
 Outcome: TypeAlias = Completed | Interrupted | Failed
@@ -118,7 +133,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     turn_id: TurnId
-    session_id: SessionId
+    session_id: SessionId | None
     owner: ReplicaId | None
     generation: int
 
@@ -149,10 +164,19 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     message: Message
 
 
-class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller asked for; kept on the turn."""
+class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a caller asked for; kept on the turn.
 
-    input: Content
+    ``input`` is empty for a stateless call (its history holds it) and for a turn that only brings ``answers``: results of calls that an
+    earlier turn left to the client. ``client_tools`` are shown to the model beside the session's. ``model`` is asked first in this turn,
+    in place of the session's. ``options`` are passed on to the model.
+    """
+
+    input: Content = ""
+    answers: tuple[Message, ...] = ()
+    client_tools: tuple[ToolSpec, ...] = ()
+    model: str | None = None
+    options: ModelOptions = NO_OPTIONS
     on_busy: OnBusy = OnBusy.REJECT
     on_disconnect: OnDisconnect = OnDisconnect.CONTINUE
     background: bool = False
@@ -160,15 +184,30 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
 
 
+class StatelessCall(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn without a session brings along in its place. ``history`` is the whole conversation, its input included.
+
+    ``tools`` is the canonical JSON list of the gateway's own tools that the call asks for.
+    """
+
+    system_prompt: str
+    tools: bytes
+    history: tuple[Message, ...]
+
+
 class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
     """A turn to be written: ``owner`` set means it starts at once, ``None`` that it is queued.
 
+    Exactly one of ``session_id`` and ``stateless`` is set. A stateless turn starts at once or not at all; so does one that brings answers.
+
     ``rows`` are its first events (``turn.queued`` or ``turn.started`` + ``iteration.started``), ``message_id`` that of its user message.
+    ``answer_ids`` are those of the request's answers.
+    ``max_open`` is how many turns the tenant may have running and queued, this one included; ``None`` is no limit.
     """
 
     id: TurnId
     tenant_id: TenantId
-    session_id: SessionId
+    session_id: SessionId | None
     request: TurnRequest
     owner: ReplicaId | None
     message_id: MessageId
@@ -177,6 +216,17 @@ class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str | None
     fingerprint: bytes
     created_at_ms: int
+    stateless: StatelessCall | None = None
+    answer_ids: tuple[MessageId, ...] = ()
+    max_open: int | None = None
+
+    @property
+    def messages(self) -> tuple[tuple[MessageId, Message], ...]:
+        """What the turn adds to its session at its start, in order."""
+        answers = tuple(zip(self.answer_ids, self.request.answers, strict=True))
+        if not self.request.input:
+            return answers
+        return (*answers, (self.message_id, Message(role=Role.USER, content=self.request.input)))
 
 
 class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,7 +251,38 @@ class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[EventRow, ...] = ()
     """Its stored events, when it was opened just now: its readers then begin in memory."""
     working_set: tuple[StoredMessage, ...] | None = None
-    """The session's messages, its own included, when they came with the opening."""
+    """The session's (or the stateless call's) messages, its own included, when they came with the opening."""
+
+
+def opened_stateless(turn: NewTurn, call: StatelessCall) -> OpenTurn:
+    """A stateless turn as it runs, once it is written. Its messages have places and no ids: they are no rows."""
+    return OpenTurn(
+        fence=Fence(turn_id=turn.id, session_id=None, owner=turn.owner, generation=1),
+        tenant_id=turn.tenant_id,
+        request=turn.request,
+        state=MachineState(),
+        last_seq=turn.rows[-1].last,
+        next_message_seq=len(call.history) + 1,
+        system_prompt=call.system_prompt,
+        tools=call.tools,
+        model=None,
+        keep_interrupted_text=False,
+        cancel_reason=None,
+        resumed=False,
+        rows=turn.rows,
+        working_set=tuple(
+            StoredMessage(
+                id=MessageId(""),
+                session_id=None,
+                seq=seq,
+                turn_id=None,
+                message=message,
+                archived=False,
+                created_at_ms=turn.created_at_ms,
+            )
+            for seq, message in enumerate(call.history, 1)
+        ),
+    )
 
 
 class Queued(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,11 +308,15 @@ class QueueFull(msgspec.Struct, frozen=True, kw_only=True):
     """The session has as many queued turns as it may."""
 
 
+class TooManyOpen(msgspec.Struct, frozen=True, kw_only=True):
+    """The tenant has as many running and queued turns as it may."""
+
+
 class NoSession(msgspec.Struct, frozen=True, kw_only=True):
     """The session is unknown to the tenant."""
 
 
-Opening: TypeAlias = OpenTurn | Queued | Replayed | Busy | QueueFull | NoSession
+Opening: TypeAlias = OpenTurn | Queued | Replayed | Busy | QueueFull | TooManyOpen | NoSession
 """What came of writing a :class:`NewTurn`."""
 
 
@@ -275,7 +360,7 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     """A turn as read from the store. ``outcome`` is the terminal event's JSON; times in unix milliseconds."""
 
     id: TurnId
-    session_id: SessionId
+    session_id: SessionId | None
     state: TurnState
     reason: str | None
     request: TurnRequest

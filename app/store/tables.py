@@ -4,9 +4,11 @@ Bodies that must come back byte for byte (messages, frames, machine state) are `
 """
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     Boolean,
     Column,
+    Date,
     DateTime,
     Double,
     ForeignKey,
@@ -23,6 +25,7 @@ from sqlalchemy import (
     func,
     text,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 
 metadata = MetaData(
     naming_convention={
@@ -95,6 +98,8 @@ routes = Table(
     Column("max_attempts", SmallInteger, nullable=False),
     Column("patience_s", Double, nullable=False, comment="longest wait for rpm and tpm"),
     Column("prices", LargeBinary, comment="JSON of Prices"),
+    Column("rpm", Integer, comment="requests per minute of this model; NULL is no limit"),
+    Column("tpm", Integer, comment="tokens per minute of this model; NULL is no limit"),
     PrimaryKeyConstraint("tenant_id", "purpose", "position"),
 )
 
@@ -144,7 +149,8 @@ turns = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("tenant_id", Text, ForeignKey("tenants.id", ondelete="CASCADE"), nullable=False),
-    Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE"), comment="NULL for a stateless call"),
+    Column("history", LargeBinary, comment="of a stateless call: JSON list of Message, its input included"),
     Column("state", Text, nullable=False),
     Column("rank", SmallInteger, nullable=False, server_default=text("1"), comment="0 jumps the session's queue"),
     Column("ordinal", BigInteger, Identity(always=True), nullable=False, comment="the queue's order"),
@@ -180,6 +186,17 @@ turns = Table(
     ),
 )
 
+stateless_keys = Table(
+    "stateless_keys",
+    metadata,
+    Column("tenant_id", Text, nullable=False),
+    Column("key", Text, nullable=False, comment="idempotency key, with the path that it is for"),
+    Column("turn_id", Text, ForeignKey("turns.id", ondelete="CASCADE"), nullable=False, index=True),
+    _created(),
+    PrimaryKeyConstraint("tenant_id", "key"),
+)
+"""Of stateless calls: those of sessions are unique by an index of ``turns``, which a call without a session is not in."""
+
 turn_events = Table(
     "turn_events",
     metadata,
@@ -204,4 +221,38 @@ todos = Table(
     metadata,
     Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
     Column("items", LargeBinary, nullable=False),
+)
+
+rate_windows = Table(
+    "rate_windows",
+    metadata,
+    Column("key", Text, primary_key=True, comment="what is limited; holds no credential"),
+    Column("seconds", ARRAY(BigInteger), nullable=False, comment="unix seconds with calls made or booked, ascending"),
+    Column("calls", ARRAY(Integer), nullable=False, comment="made or booked, per second"),
+    Column("tokens", ARRAY(BigInteger), nullable=False, comment="used or booked, per second"),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
+)
+
+cooldowns = Table(
+    "cooldowns",
+    metadata,
+    Column("key", Text, primary_key=True, comment="what failed; holds no credential"),
+    Column("scope", Text, nullable=False),
+    Column("reason", Text, nullable=False, comment="of the last failure"),
+    Column("until_at", DateTime(timezone=True), nullable=False),
+    Column("promised", Boolean, nullable=False, comment="the provider named the time itself"),
+    Column("failures", Integer, nullable=False, comment="in a row"),
+    Column("probe_until", DateTime(timezone=True), comment="somebody tries it"),
+    Column("recent", JSONB, nullable=False, comment="list of FailureNote, newest first"),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
+)
+
+tenant_usage = Table(
+    "tenant_usage",
+    metadata,
+    Column("tenant_id", Text, ForeignKey("tenants.id", ondelete="CASCADE"), nullable=False),
+    Column("day", Date, nullable=False, comment="UTC"),
+    Column("tokens", BigInteger, nullable=False, server_default=text("0")),
+    Column("cost_usd", Double, nullable=False, server_default=text("0")),
+    PrimaryKeyConstraint("tenant_id", "day"),
 )

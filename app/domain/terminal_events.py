@@ -1,0 +1,74 @@
+"""The one event that ends a turn, from its outcome."""
+
+import math
+
+from app.domain.events import MAX_EVENT_TEXT, Problem, TerminalEvent, TurnCompleted, TurnFailed, TurnInterrupted
+from app.domain.ids import SessionId, TurnId
+from app.domain.turns import Completed, Failed, FailedReason, Interrupted, MachineState, Outcome
+
+_FAILURES: dict[FailedReason, tuple[int, str]] = {
+    FailedReason.OUTPUT_TRUNCATED: (502, "The model's output was cut"),
+    FailedReason.CONTENT_FILTERED: (502, "The content filter stopped the answer"),
+    FailedReason.CONTEXT_EXHAUSTED: (502, "The conversation does not fit the model"),
+    FailedReason.PROVIDER_UNAVAILABLE: (503, "The model call failed"),
+    FailedReason.INVALID_RESPONSE: (502, "The model's response was not usable"),
+    FailedReason.INTERNAL_ERROR: (500, "Internal error"),
+}
+
+
+def turn_problem(turn_id: TurnId, failed: Failed) -> Problem:
+    """The problem document of a failed turn: the same object in ``turn.failed`` and in a JSON answer."""
+    status, title = _FAILURES[failed.reason]
+    return Problem(
+        type=f"/problems/{failed.reason.value}",
+        title=title,
+        status=status,
+        code=failed.reason.value,
+        detail=failed.detail,
+        retryable=failed.retryable,
+        retry_after_s=None if failed.retry_after_s is None else math.ceil(failed.retry_after_s),
+        turn_id=turn_id,
+    )
+
+
+def terminal_event(turn_id: TurnId, session_id: SessionId | None, outcome: Outcome, state: MachineState) -> TerminalEvent:
+    """The one event that ends a turn."""
+    output = outcome.output[:MAX_EVENT_TEXT]
+    match outcome:
+        case Completed(reason=reason):
+            return TurnCompleted(
+                session_id=session_id,
+                reason=reason.value,
+                output=output,
+                iterations=state.iteration,
+                attempts=state.attempts,
+                usage=state.usage,
+                cost_usd=state.cost_usd,
+                route=state.route,
+                routes=state.routes,
+            )
+        case Interrupted(reason=reason):
+            return TurnInterrupted(
+                session_id=session_id,
+                reason=reason.value,
+                output=output,
+                iterations=state.iteration,
+                attempts=state.attempts,
+                usage=state.usage,
+                cost_usd=state.cost_usd,
+                route=state.route,
+                routes=state.routes,
+            )
+        case Failed(reason=reason):
+            return TurnFailed(
+                session_id=session_id,
+                reason=reason.value,
+                error=turn_problem(turn_id, outcome),
+                output=output,
+                iterations=state.iteration,
+                attempts=state.attempts,
+                usage=state.usage,
+                cost_usd=state.cost_usd,
+                route=state.route,
+                routes=state.routes,
+            )
