@@ -1,7 +1,7 @@
 """What an API mode is to the rest of the provider layer: a request encoder and a stream decoder."""
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -18,6 +18,8 @@ class ReplyParts(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: tuple[ToolCall, ...]
     bad_arguments: dict[str, str]
     finish: FinishReason
+    replay: tuple[dict[str, Any], ...] = ()
+    """Items that the same target wants back unchanged with this message."""
 
 
 class ProviderError(msgspec.Struct, frozen=True):

@@ -1,8 +1,9 @@
 """An incremental decoder of Server-Sent Events over bytes.
 
 Bytes are cut into lines and events before anything is decoded, so a character split over two reads is never damaged. The usual
-form, whole ``data: {…}`` lines separated by blank lines, takes a path of a few C calls per event; everything else the format allows
-(CRLF, lone CR, no space after the colon, comments, several data lines, a byte order mark) takes the line by line path.
+forms, whole ``data: {…}`` lines separated by blank lines, with ``event: …`` lines before them or not, take a path of a few C calls per
+event; everything else the format allows (CRLF, lone CR, no space after the colon, comments, several data lines, a byte order mark)
+takes the line by line path.
 """
 
 from typing import Final
@@ -48,8 +49,9 @@ class SseDecoder:
                     events += payloads
                     head = b""
             for block in head.split(b"\n\n") if head else ():
-                if block.startswith(b"data: ") and b"\n" not in block:
-                    events.append(block[6:])
+                payload = _payload(block)
+                if payload is not None:
+                    events.append(payload)
                 else:
                     self._take(block + b"\n\n", events)
         if tail:
@@ -113,3 +115,11 @@ class SseDecoder:
         self._size += size
         if self._size > MAX_EVENT_BYTES:
             raise EventTooLargeError
+
+
+def _payload(block: bytes) -> bytes | None:
+    """The payload of an event in a usual form: one data line, alone or behind its name."""
+    head, named, payload = block.partition(b"\ndata: ")
+    if not named:
+        return block[6:] if block.startswith(b"data: ") and b"\n" not in block else None
+    return payload if head.startswith(b"event: ") and b"\n" not in head and b"\n" not in payload else None

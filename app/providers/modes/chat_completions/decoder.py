@@ -11,8 +11,7 @@ from typing import Final
 
 import msgspec
 
-from app.domain.messages import clean_text
-from app.domain.model import Delta, FailureReason, FinishReason, MessageDelta, ReasoningDelta, Usage
+from app.domain.model import Delta, FailureReason, FinishReason, Usage
 from app.providers.mode import Defect, ProviderError, ReplyParts
 from app.providers.modes.chat_completions.chunks import (
     Choice,
@@ -23,7 +22,7 @@ from app.providers.modes.chat_completions.chunks import (
     decode_leniently,
     reasoning_of,
 )
-from app.providers.think_tags import ThinkTags
+from app.providers.reply_text import ReplyText
 from app.providers.tool_calls import ToolCallAssembly
 
 _FINISH: Final = {
@@ -55,17 +54,13 @@ class Decoder:
     """Decodes one response, as :class:`app.providers.mode.StreamDecoder`."""
 
     __slots__ = (
-        "_attempt",
         "_calls",
         "_completion_id",
         "_finish",
-        "_half",
-        "_reasoning",
         "_refused",
+        "_said",
         "_seed",
         "_seen",
-        "_text",
-        "_think",
         "defect",
         "done",
         "moved",
@@ -77,18 +72,13 @@ class Decoder:
         self.moved = False
         self.done = False
         self.defect: Defect | None = None
-        self._attempt = attempt
         self._seed = seed
         self._completion_id = ""
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
+        self._said = ReplyText(attempt)
         self._calls = ToolCallAssembly()
-        self._think: ThinkTags | None = ThinkTags()
         self._finish: FinishReason | None = None
         self._refused = False
         self._seen = False
-        self._half = ""
-        """The first half of a surrogate pair whose second half comes with the next chunk."""
 
     @property
     def finished(self) -> bool:
@@ -129,15 +119,12 @@ class Decoder:
             return self.defect
         if self._finish is None:
             return FailureReason.INCOMPLETE_STREAM if self._seen else FailureReason.INVALID_RESPONSE
-        unclosed = self._flush()
-        text, reasoning = "".join(self._text), "".join(self._reasoning)
         if self._finish in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER):
-            return _parts(text, reasoning, self._finish)
+            return _parts(*self._said.finish(complete=False), self._finish)
         calls, bad = self._calls.finish(f"{self._completion_id}.{self._seed}")
+        text, reasoning = self._said.finish(complete=not calls)
         if calls:
             return ReplyParts(text=text, reasoning=reasoning, tool_calls=calls, bad_arguments=bad, finish=FinishReason.TOOL_CALLS)
-        if unclosed and not text.strip():
-            text, reasoning = reasoning, ""  # the tag was never closed: this is the answer
         if self._finish is FinishReason.TOOL_CALLS or not text.strip():
             return FailureReason.INVALID_RESPONSE
         return _parts(text, reasoning, FinishReason.REFUSAL if self._refused else self._finish)
@@ -171,38 +158,19 @@ class Decoder:
         content = delta.content
         if content:
             self.moved = True
-            if self._think is None and not self._half and "\x00" not in content and content.isascii():
-                self._text.append(content)
-                deltas.append(MessageDelta(self._attempt, content))
-            else:
-                self._take_content(content, deltas)
+            self._said.add(content, deltas)
         if delta.reasoning or delta.reasoning_content or delta.reasoning_details:
             self._take_reasoning(delta, deltas)
         if delta.tool_calls:
             self._take_calls(delta.tool_calls)
         if delta.refusal:
             self._refused = self.moved = True
-            self._add_text(clean_text(delta.refusal), deltas)
-
-    def _take_content(self, content: str, deltas: list[Delta]) -> None:
-        content = self._half + content
-        self._half = ""
-        if "\ud800" <= content[-1] <= "\udbff":
-            content, self._half = content[:-1], content[-1]
-        content = clean_text(content)
-        if self._think is None:
-            self._add_text(content, deltas)
-            return
-        reasoning, visible = self._think.split(content)
-        self._add_reasoning(reasoning, deltas)
-        self._add_text(visible, deltas)
-        if self._think.settled:
-            self._think = None
+            self._said.add_visible(delta.refusal, deltas)
 
     def _take_reasoning(self, delta: ChunkDelta, deltas: list[Delta]) -> None:
         """Servers repeat the same reasoning under several names: the first one that is there counts."""
         reasoning = delta.reasoning or delta.reasoning_content or reasoning_of(delta.reasoning_details or [])
-        self._add_reasoning(clean_text(reasoning), deltas)
+        self._said.add_reasoning(reasoning, deltas)
         self.moved = self.moved or bool(reasoning)
 
     def _take_calls(self, calls: list[ToolCallDelta]) -> None:
@@ -225,28 +193,6 @@ class Decoder:
             label = choice.finish_reason.lower()
             self.defect = _FAILED.get(label)
             self._finish = _FINISH.get(label, FinishReason.STOP)
-
-    def _flush(self) -> bool:
-        """Add what was held back; true when a reasoning tag was left open."""
-        unclosed = False
-        if self._think is not None:
-            unclosed = self._think.unclosed
-            reasoning, visible = self._think.finish()
-            self._reasoning.append(reasoning)
-            self._text.append(visible)
-        if self._half:
-            (self._reasoning if unclosed else self._text).append("\ufffd")
-        return unclosed
-
-    def _add_text(self, text: str, deltas: list[Delta]) -> None:
-        if text:
-            self._text.append(text)
-            deltas.append(MessageDelta(self._attempt, text))
-
-    def _add_reasoning(self, text: str, deltas: list[Delta]) -> None:
-        if text:
-            self._reasoning.append(text)
-            deltas.append(ReasoningDelta(self._attempt, text))
 
 
 def _parts(text: str, reasoning: str, finish: FinishReason) -> ReplyParts:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.domain.ids import ProviderId
 from app.domain.messages import Message, Role, ToolCall, ToolSpec
-from app.domain.model import ApiMode, ModelRequest
+from app.domain.model import ApiMode, ModelOptions, ModelRequest
 from app.domain.tenants import Provider, Route
 from app.providers.modes.chat_completions.encoder import encode_request
 
@@ -32,8 +32,14 @@ def result(call_id: str, text: str = "r") -> Message:
     return Message(role=Role.TOOL, tool_call_id=call_id, content=text)
 
 
-def encode(*messages: Message, tools: tuple[ToolSpec, ...] = (), system: str = "", route: Route = ROUTE) -> bytes:
-    return encode_request(route, ModelRequest(system=system, messages=messages, tools=tools, first_attempt=1))
+NO_OPTIONS = ModelOptions()
+
+
+def encode(
+    *messages: Message, tools: tuple[ToolSpec, ...] = (), system: str = "", route: Route = ROUTE, options: ModelOptions = NO_OPTIONS
+) -> bytes:
+    request = ModelRequest(system=system, messages=messages, tools=tools, first_attempt=1, options=options)
+    return encode_request(route, request)
 
 
 def sent(*messages: Message) -> list[dict[str, Any]]:
@@ -64,6 +70,48 @@ def test_the_output_limit_has_the_name_that_the_model_takes(model: str, limit: s
     body = json.loads(encode(user("x"), route=Route(provider=PROVIDER, model=model, output_tokens=7)))
     assert body[limit] == 7
     assert "tools" not in body
+
+
+def added_by(options: ModelOptions, tools: tuple[ToolSpec, ...] = TOOLS) -> dict[str, Any]:
+    """The members that the options add to a body."""
+    plain, body = (json.loads(encode(user("x"), tools=tools, options=made)) for made in (NO_OPTIONS, options))
+    return {key: value for key, value in body.items() if key not in plain}
+
+
+FORMAT = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"properties": {"b": {}, "a": {}}}}}
+
+
+@pytest.mark.parametrize(
+    ("options", "members"),
+    [
+        pytest.param(ModelOptions(), {}, id="none"),
+        pytest.param(
+            ModelOptions(temperature=0.0, top_p=0.5, stop=("a", "b")), {"temperature": 0.0, "top_p": 0.5, "stop": ["a", "b"]}, id="sampling"
+        ),
+        pytest.param(ModelOptions(tool_choice="none"), {"tool_choice": "none"}, id="tool-choice"),
+        pytest.param(
+            ModelOptions(tool_choice="tool:a.b"), {"tool_choice": {"type": "function", "function": {"name": "a_b"}}}, id="one-tool"
+        ),
+        pytest.param(ModelOptions(parallel_tool_calls=False), {"parallel_tool_calls": False}, id="one-call-at-a-time"),
+        pytest.param(ModelOptions(response_format=FORMAT), {"response_format": FORMAT}, id="format"),
+        pytest.param(ModelOptions(reasoning_effort="low"), {"reasoning_effort": "low"}, id="effort"),
+    ],
+)
+def test_options(options: ModelOptions, members: dict[str, Any]) -> None:
+    assert added_by(options) == members
+
+
+def test_options_about_tools_are_left_out_without_any() -> None:
+    assert added_by(ModelOptions(tool_choice="auto", parallel_tool_calls=True), tools=()) == {}
+
+
+def test_the_output_limit_is_the_callers_where_there_is_one() -> None:
+    limits = [json.loads(encode(user("x"), options=ModelOptions(max_output_tokens=limit)))["max_tokens"] for limit in (None, 7)]
+    assert limits == [99, 7]
+
+
+def test_the_order_of_a_response_schema_is_kept() -> None:
+    assert b'{"b":{},"a":{}}' in encode(user("x"), options=ModelOptions(response_format=FORMAT))
 
 
 def test_calls_and_results() -> None:
