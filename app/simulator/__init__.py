@@ -1,7 +1,8 @@
 r"""A scripted model provider over real HTTP, for the demo, tests and benchmarks.
 
-It speaks OpenAI Chat Completions at `POST /v1/chat/completions`, streamed or not. It is no model:
-what it answers is scripted, request by request.
+It speaks OpenAI Chat Completions at `POST /v1/chat/completions`, OpenAI Responses at
+`POST /v1/responses` (it stores none) and Anthropic Messages at `POST /v1/messages`, streamed or not.
+It is no model: what it answers is scripted, request by request.
 
 Which script a request gets
 ===========================
@@ -36,7 +37,8 @@ What is said
 
 `tokens=N`            a text of N tokens
 `text="..."`          this text
-`reasoning=N`         N tokens of `reasoning_content` first
+`reasoning=N`         N tokens of reasoning first: `reasoning_content`, an item with summary and encrypted content in
+                      Responses, or a signed thinking block in Messages
 `refusal="..."`       a refusal instead of a text
 `tool=NAME`           a tool call; the final text comes after its results
 `args={...}`          its arguments (default `{}`); a string goes out as it is, so it can be broken JSON;
@@ -78,8 +80,10 @@ Faults (one per script)
 `reset_after=K`       the same with a TCP reset
 `garbage_after=K`     K tokens, a data line that is no JSON, then the rest
 `error_after=K`       K tokens, then an error object in the stream (`error_...` as above) and the end
-`no_done`             finish_reason, but no `[DONE]`
-`no_finish`           `[DONE]`, but no finish_reason
+`no_done`             finish_reason, but no `[DONE]`; in Messages stop_reason, but no `message_stop`;
+                      no fault in Responses, which has no such mark
+`no_finish`           `[DONE]`, but no finish_reason; in Messages `message_stop`, but no stop_reason;
+                      in Responses `[DONE]` in place of `response.completed`
 
 In an answer that is not streamed the faults after K tokens show half of the body (`stall`, `comments`,
 `empty_deltas`, `drop`, `reset`), half of the JSON (`cut`, `garbage`) or the error object alone (`error`).
@@ -91,6 +95,18 @@ Strict mode
 calls without results, results without calls, illegal names, broken arguments and so on (module
 `chat_rules`). `picky` adds what only some refuse: two user or assistant messages in a row, an empty
 assistant message. What was found is in the log as `problems`. The script is used up all the same.
+
+For Responses (module `responses_rules`) that is also a parameter of Chat Completions, whatever would have to be stored,
+and reasoning that nothing follows or that was not given out by a simulator under this very model name (400 with the code
+`invalid_encrypted_content`); `picky` adds ids of items, an output limit below 16, and words between a call and its output.
+
+For Messages (module `messages_rules`) that is also thinking that is not signed, or not by this very model for these
+very words, blank texts, more than four cache markers and the like; `picky` adds thinking that is missing before
+calls that came behind it, a conversation that ends with the assistant, and trailing blanks there.
+
+What is called differently: in Responses `finish` length and content_filter make the response incomplete, and the error
+within a stream has no type. In Messages `finish` length, content_filter and tool_calls are the stop reasons max_tokens,
+refusal and tool_use; `refusal` is a text with that stop reason; errors have no code.
 
 Over HTTP
 =========

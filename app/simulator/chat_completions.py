@@ -1,7 +1,6 @@
 """The Chat Completions mode: reads requests, and writes streams and JSON answers as bytes."""
 
 import time
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, assert_never
 
@@ -10,25 +9,13 @@ import msgspec
 from app.simulator.chat_deltas import ANSWER_ID, StreamText, deltas, message_of
 from app.simulator.chat_rules import chat_problems
 from app.simulator.mode import RequestView
-from app.simulator.reply import LAST_CHUNK, Ending, Repeat, Reply, chunk, head, whole_reply
-from app.simulator.script import ConnectionFault, ConnectionFaultKind, ErrorText, HttpFault, Script, StreamFault, StreamFaultKind
+from app.simulator.openai_errors import error_object
+from app.simulator.playback import SpokenBody, SpokenStream, fault_reply, only_content, stream_fault, stream_reply, whole_answer
+from app.simulator.reply import Reply, chunk, whole_reply
+from app.simulator.script import ConnectionFault, ErrorText, HttpFault, Script, StreamFault, StreamFaultKind
 
 _DONE = b"data: [DONE]\n\n"
-_GARBAGE = b'data: {"id": "chatcmpl-broken", "choices": [{"index": 0, "del\n\n'
-_KEEP_ALIVE = b": keep-alive\n\n"
-_STREAM_HEADERS = (("cache-control", "no-cache"),)
-_STREAM_TYPE = "text/event-stream; charset=utf-8"
 _BYTES_PER_TOKEN = 4
-
-_ERRORS = {
-    400: ("invalid_request_error", "invalid_request"),
-    401: ("invalid_request_error", "invalid_api_key"),
-    402: ("insufficient_quota", "insufficient_credits"),
-    403: ("permission_error", "unsupported_country_region_territory"),
-    404: ("invalid_request_error", "model_not_found"),
-    413: ("invalid_request_error", "request_too_large"),
-    429: ("requests", "rate_limit_exceeded"),
-}
 
 
 class ChatCompletions:
@@ -59,22 +46,19 @@ class ChatCompletions:
 
     def error(self, status: int, error: ErrorText) -> Reply:
         """See ApiMode."""
-        return whole_reply(status, msgspec.json.encode(_error_object(status, error)))
+        return whole_reply(status, msgspec.json.encode(error_object(status, error)))
 
     def reply(self, script: Script, view: RequestView) -> Reply:
         """See ApiMode."""
         match script.fault:
-            case None:
-                return _stream_reply(script, view, None) if view.stream else _json_reply(script, view, None)
-            case StreamFault() as fault:
-                return _stream_reply(script, view, fault) if view.stream else _json_reply(script, view, fault)
+            case None | StreamFault():
+                return (
+                    stream_reply(script, _spoken_stream(script, view)) if view.stream else whole_answer(script, _spoken_body(script, view))
+                )
             case HttpFault() as fault:
-                body = msgspec.json.encode(_error_object(fault.status, fault.error)) if fault.body is None else fault.body.encode()
-                reply = whole_reply(fault.status, body, content_type=fault.content_type, headers=fault.headers, is_fault=True)
-                return replace(reply, head_s=script.headers_s)
+                return fault_reply(script, fault, msgspec.json.encode(error_object(fault.status, fault.error)))
             case ConnectionFault() as fault:
-                ending = Ending.CLOSE if fault.kind is ConnectionFaultKind.HANGUP else Ending.HOLD
-                return Reply(status=None, head=b"", ending=ending, is_fault=True)
+                return fault_reply(script, fault, b"")
             case _:
                 assert_never(script.fault)
 
@@ -90,12 +74,6 @@ def _text_of(content: object) -> str:
         return ""
     texts = (part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text")
     return "\n".join(text for text in texts if isinstance(text, str))
-
-
-def _error_object(status: int, error: ErrorText) -> dict[str, Any]:
-    kind, code = _ERRORS.get(status, ("server_error", "server_error"))
-    message = error.message or f"The simulator was told to answer with an error (status {status})."
-    return {"error": {"message": message, "type": error.type or kind, "param": None, "code": error.code or code}}
 
 
 def _finish_reason(script: Script) -> str:
@@ -119,81 +97,25 @@ def _delta_chunks(script: Script, model: str) -> tuple[bytes, ...]:
     return tuple(chunk(text.delta(delta)) for delta in deltas(script))
 
 
-def _stream_reply(script: Script, view: RequestView, fault: StreamFault | None) -> Reply:
-    spoken = _delta_chunks(_only_content(script), view.model)
+def _spoken_stream(script: Script, view: RequestView) -> SpokenStream:
+    tokens = _delta_chunks(only_content(script), view.model)
     text = StreamText(view.model, int(time.time()))
-    chunks = (chunk(text.opening(has_calls=bool(script.calls))), *spoken)
-    usage = [text.usage(_usage(script, view, len(spoken)))] if view.include_usage else []
-    kind = None if fault is None else fault.kind
+    usage = [text.usage(_usage(script, view, len(tokens)))] if view.include_usage else []
+    kind = stream_fault(script)
     finish = [] if kind is StreamFaultKind.NO_FINISH else [text.finish(_finish_reason(script))]
     done = [] if kind is StreamFaultKind.NO_DONE else [_DONE]
-    tail = b"".join(map(chunk, [*finish, *usage, *done])) + LAST_CHUNK
-    start = head(200, _STREAM_TYPE, _STREAM_HEADERS, length=None)
-    reply = Reply(status=200, head=start, head_s=script.headers_s, is_fault=fault is not None)
-    if fault is None:
-        return _timed(reply, script, chunks, tail)
-    chunks, tail = _bend(fault, chunks, tail)
-    return _timed(_bent_ending(reply, fault), script, chunks, tail)
+    return SpokenStream(
+        opening=chunk(text.opening(has_calls=bool(script.calls))),
+        tokens=tokens,
+        closing=b"".join(map(chunk, [*finish, *usage, *done])),
+        empty=chunk(text.delta(b'{"content":""}')),
+        error=chunk(b"data: " + _fault_error(script) + b"\n\n"),
+    )
 
 
-def _bend(fault: StreamFault, chunks: tuple[bytes, ...], tail: bytes) -> tuple[tuple[bytes, ...], bytes]:
-    """Return the chunks and the tail that the fault leaves; `after` 0 leaves not even the opening chunk."""
-    shown = chunks[: fault.after + 1] if fault.after else ()
-    rest = chunks[len(shown) :]
-    match fault.kind:
-        case StreamFaultKind.STALL | StreamFaultKind.COMMENTS | StreamFaultKind.EMPTY_DELTAS:
-            return shown, b""
-        case StreamFaultKind.CUT:
-            return shown, LAST_CHUNK
-        case StreamFaultKind.DROP | StreamFaultKind.RESET:
-            broken = rest[0] if rest else tail
-            return shown, broken[: len(broken) // 2]
-        case StreamFaultKind.GARBAGE:
-            return (*shown, chunk(_GARBAGE), *rest), tail
-        case StreamFaultKind.ERROR:
-            error = msgspec.json.encode(_error_object(500, fault.error))
-            return shown, chunk(b"data: " + error + b"\n\n") + LAST_CHUNK
-        case StreamFaultKind.NO_DONE | StreamFaultKind.NO_FINISH | StreamFaultKind.EMPTY:
-            return chunks, tail
-        case _:
-            assert_never(fault.kind)
-
-
-def _bent_ending(reply: Reply, fault: StreamFault) -> Reply:
-    """Say what the connection does once the bytes of a faulty stream are out."""
-    match fault.kind:
-        case StreamFaultKind.STALL:
-            return replace(reply, ending=Ending.HOLD)
-        case StreamFaultKind.COMMENTS:
-            return replace(reply, ending=Ending.HOLD, repeat=Repeat(data=chunk(_KEEP_ALIVE), every_s=fault.every_s))
-        case StreamFaultKind.EMPTY_DELTAS:
-            empty = StreamText("simulator", 0).delta(b'{"content":""}')
-            return replace(reply, ending=Ending.HOLD, repeat=Repeat(data=chunk(empty), every_s=fault.every_s))
-        case StreamFaultKind.DROP:
-            return replace(reply, ending=Ending.CLOSE)
-        case StreamFaultKind.RESET:
-            return replace(reply, ending=Ending.RESET)
-        case _:
-            return reply
-
-
-def _only_content(script: Script) -> Script:
-    """Drop what does not change the deltas, so that scripts of other pace share their bytes."""
-    return replace(script, usage=None, headers_s=0.0, first_s=0.0, pace_s=0.0, fault=None, fault_times=None, strict=False, picky=False)
-
-
-def _timed(reply: Reply, script: Script, chunks: tuple[bytes, ...], tail: bytes = b"") -> Reply:
-    """Put chunks on the time line: opening with the first token, tail with the last one."""
-    if not script.pace_s:
-        return replace(reply, pieces=(b"".join(chunks) + tail,), gaps_s=(script.first_s,))
-    paced = [b"".join(chunks[:2]), *chunks[2:]]
-    paced[-1] += tail
-    return replace(reply, pieces=tuple(paced), gaps_s=(script.first_s, *(script.pace_s,) * (len(paced) - 1)))
-
-
-def _json_reply(script: Script, view: RequestView, fault: StreamFault | None) -> Reply:
+def _spoken_body(script: Script, view: RequestView) -> SpokenBody:
     shown = len(deltas(script))
-    finish = None if fault is not None and fault.kind is StreamFaultKind.NO_FINISH else _finish_reason(script)
+    finish = None if stream_fault(script) is StreamFaultKind.NO_FINISH else _finish_reason(script)
     completion = {
         "id": ANSWER_ID,
         "object": "chat.completion",
@@ -202,26 +124,9 @@ def _json_reply(script: Script, view: RequestView, fault: StreamFault | None) ->
         "choices": [{"index": 0, "message": message_of(script), "finish_reason": finish}],
         "usage": _usage(script, view, shown),
     }
-    body = msgspec.json.encode(completion)
-    taken_s = script.headers_s + script.first_s + script.pace_s * max(0, shown - 1)
-    if fault is not None:
-        return replace(_faulty_json(fault, body), head_s=taken_s)
-    return replace(whole_reply(200, body), head_s=taken_s)
+    return SpokenBody(body=msgspec.json.encode(completion), tokens=shown, error=_fault_error(script))
 
 
-def _faulty_json(fault: StreamFault, body: bytes) -> Reply:
-    half = body[: len(body) // 2]
-    whole = whole_reply(200, body, is_fault=True)
-    match fault.kind:
-        case StreamFaultKind.STALL | StreamFaultKind.COMMENTS | StreamFaultKind.EMPTY_DELTAS:
-            return replace(whole, pieces=(half,), ending=Ending.HOLD)
-        case StreamFaultKind.CUT | StreamFaultKind.GARBAGE:
-            return whole_reply(200, half, is_fault=True)
-        case StreamFaultKind.DROP | StreamFaultKind.RESET:
-            return replace(_bent_ending(whole, fault), pieces=(half,))
-        case StreamFaultKind.ERROR:
-            return whole_reply(200, msgspec.json.encode(_error_object(500, fault.error)), is_fault=True)
-        case StreamFaultKind.NO_DONE | StreamFaultKind.NO_FINISH | StreamFaultKind.EMPTY:
-            return whole
-        case _:
-            assert_never(fault.kind)
+def _fault_error(script: Script) -> bytes:
+    error = script.fault.error if isinstance(script.fault, StreamFault) else ErrorText()
+    return msgspec.json.encode(error_object(500, error))

@@ -1,6 +1,5 @@
 """The words of a Chat Completions stream: deltas of a script, and the events around them."""
 
-import re
 from typing import Any
 
 import msgspec
@@ -8,10 +7,9 @@ import msgspec
 from app.simulator.choice import filler
 from app.simulator.reply import NUMBER_MARK
 from app.simulator.script import Script, ScriptedCall
+from app.simulator.tokens import argument_tokens, arguments_of, tokens_of
 
 ANSWER_ID = f"chatcmpl-sim-{NUMBER_MARK.decode()}"
-_TOKEN = re.compile(r"\s*\S{1,16}|\s+")
-_CUT_FINISHES = frozenset({"length", "content_filter"})
 
 
 class StreamText:
@@ -40,9 +38,9 @@ class StreamText:
 
 def deltas(script: Script) -> list[bytes]:
     """List the encoded deltas of a resolved script; each counts as one token."""
-    encoded = [_field("reasoning_content", token) for token in _tokens(filler(script.reasoning_tokens))]
-    encoded.extend(_field("content", token) for token in _tokens(script.text or ""))
-    encoded.extend(_field("refusal", token) for token in _tokens(script.refusal or ""))
+    encoded = [_field("reasoning_content", token) for token in tokens_of(filler(script.reasoning_tokens))]
+    encoded.extend(_field("content", token) for token in tokens_of(script.text or ""))
+    encoded.extend(_field("refusal", token) for token in tokens_of(script.refusal or ""))
     for index, call in enumerate(script.calls):
         encoded.extend(_call_deltas(script, index, call))
     return encoded
@@ -55,12 +53,8 @@ def message_of(script: Script) -> dict[str, Any]:
     if script.reasoning_tokens:
         message["reasoning_content"] = filler(script.reasoning_tokens)
     if script.calls:
-        message["tool_calls"] = [_call_object(index, call, _arguments(script, index, call)) for index, call in enumerate(script.calls)]
+        message["tool_calls"] = [_call_object(index, call, arguments_of(script, index)) for index, call in enumerate(script.calls)]
     return message
-
-
-def _tokens(text: str) -> list[str]:
-    return _TOKEN.findall(text)
 
 
 def _field(name: str, token: str) -> bytes:
@@ -72,19 +66,8 @@ def _call_object(index: int, call: ScriptedCall, arguments: str) -> dict[str, An
     return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
-def _arguments(script: Script, index: int, call: ScriptedCall) -> str:
-    """Return the arguments; a truncated answer loses the second half of its last call's."""
-    is_last = index == len(script.calls) - 1
-    if is_last and script.finish in _CUT_FINISHES:
-        return call.arguments[: len(call.arguments) // 2]
-    return call.arguments
-
-
 def _call_deltas(script: Script, index: int, call: ScriptedCall) -> list[bytes]:
     encoded = [msgspec.json.encode({"tool_calls": [{"index": index, **_call_object(index, call, "")}]})]
-    arguments = _arguments(script, index, call)
-    size = max(1, -(-len(arguments) // script.argument_pieces))
-    for at in range(0, len(arguments), size):
-        piece = {"index": index, "function": {"arguments": arguments[at : at + size]}}
-        encoded.append(msgspec.json.encode({"tool_calls": [piece]}))
+    pieces = ({"index": index, "function": {"arguments": piece}} for piece in argument_tokens(script, index))
+    encoded.extend(msgspec.json.encode({"tool_calls": [piece]}) for piece in pieces)
     return encoded

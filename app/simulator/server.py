@@ -6,12 +6,15 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 
+from app.simulator.anthropic_messages import AnthropicMessages
 from app.simulator.chat_completions import ChatCompletions
 from app.simulator.choice import ScriptChooser
 from app.simulator.connection import Connection
 from app.simulator.directives import parse_words
 from app.simulator.fields import script_from_fields
 from app.simulator.log import RecordedRequest, RequestLog
+from app.simulator.mode import ApiMode
+from app.simulator.responses import Responses
 from app.simulator.router import Router
 from app.simulator.script import RawScript, Script
 
@@ -28,7 +31,8 @@ class Simulator:
     def __init__(self, *, strict: bool = False, picky: bool = False, log_size: int = 10_000) -> None:
         self._log = RequestLog(log_size)
         self._chooser = ScriptChooser()
-        self._router = Router([ChatCompletions()], self._log, self._chooser, strict=strict, picky=picky, unique=secrets.token_hex(3)[:5])
+        modes: list[ApiMode] = [ChatCompletions(), Responses(), AnthropicMessages()]
+        self._router = Router(modes, self._log, self._chooser, strict=strict, picky=picky, unique=secrets.token_hex(3)[:5])
         self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
         self._origin = ""

@@ -127,7 +127,7 @@ async def test_reset_is_a_tcp_reset_after_the_tokens(simulator: Simulator) -> No
 
 async def test_garbage_between_the_tokens(client: ChatClient) -> None:
     answer = await client.ask("[[sim tokens=3 garbage_after=2]]")
-    assert sum(1 for text in answer.data if text.startswith('{"id": "chatcmpl-broken"')) == 1
+    assert sum(1 for text in answer.data if text.startswith('{"id": "sim-broken"')) == 1
     assert answer.is_done
 
 

@@ -202,7 +202,7 @@ async def test_odd_history_is_answered_without_strict(client: ChatClient, messag
     ("call", "status"),
     [
         ("GET /", 404),
-        ("POST /v1/responses", 404),
+        ("POST /v1/embeddings", 404),
         ("GET /v1/chat/completions", 405),
         ("PUT /_simulator/requests", 405),
         ("GET /_simulator/requests?after=x", 400),
