@@ -3,274 +3,277 @@
 Structured codes decide before words, words before the status alone. Pure: the wall clock is an argument.
 """
 
-import json
-import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from datetime import datetime
+from typing import Final
 
 import msgspec
 
+from app.domain.delivery import CooldownScope
 from app.domain.model import FailureReason
-from app.providers.error_words import CODES, CONTEXT_WORDS, TRANSIENT_WORDS, WORDS
+from app.providers.error_body import Said, read_body, read_error
+from app.providers.error_words import (
+    CODES,
+    CREDENTIAL_WORDS,
+    EMPTY_WORDS,
+    GENERAL_CODES,
+    HINT_WORDS,
+    PERIOD_WORDS,
+    TRANSIENT_WORDS,
+    WORDS,
+    plain_code,
+)
+from app.providers.overflow_words import (
+    CONTEXT_WORDS,
+    LONG_CONTEXT_WINDOW,
+    LONG_CONTEXT_WORDS,
+    MINUTE_WORDS,
+    asks_for_too_much,
+    minute_in,
+    window_in,
+)
 from app.providers.redact import redact
-
-RETRYABLE: Final = frozenset(
-    {
-        FailureReason.RATE_LIMIT,
-        FailureReason.OVERLOADED,
-        FailureReason.SERVER_ERROR,
-        FailureReason.CONNECT_FAILED,
-        FailureReason.CONNECTION_BROKEN,
-        FailureReason.FIRST_TOKEN_TIMEOUT,
-        FailureReason.STALE,
-        FailureReason.INCOMPLETE_STREAM,
-        FailureReason.INVALID_RESPONSE,
-    }
-)
-"""Reasons for which the same request may succeed on the same route later."""
-
-_SENTENCES: Final[dict[FailureReason, str]] = {
-    FailureReason.AUTH: "The provider refused the credential.",
-    FailureReason.BILLING: "The provider account has no credit or quota left.",
-    FailureReason.RATE_LIMIT: "The provider's rate limit was reached.",
-    FailureReason.FORBIDDEN: "The provider denied access.",
-    FailureReason.MODEL_NOT_FOUND: "The provider does not offer this model.",
-    FailureReason.CONTEXT_OVERFLOW: "The request does not fit the model's context window.",
-    FailureReason.PAYLOAD_TOO_LARGE: "The provider refused the request as too large.",
-    FailureReason.CONTENT_FILTERED: "The provider's content filter blocked the request.",
-    FailureReason.INVALID_REQUEST: "The provider refused the request as invalid.",
-    FailureReason.OVERLOADED: "The provider is overloaded.",
-    FailureReason.SERVER_ERROR: "The provider failed.",
-    FailureReason.CONNECT_FAILED: "The provider could not be reached.",
-    FailureReason.CONNECTION_BROKEN: "The connection to the provider broke.",
-    FailureReason.FIRST_TOKEN_TIMEOUT: "The provider sent nothing in time.",
-    FailureReason.STALE: "The provider stopped sending.",
-    FailureReason.INCOMPLETE_STREAM: "The provider's reply ended before it was complete.",
-    FailureReason.INVALID_RESPONSE: "The provider's reply was empty or malformed.",
-}
-_QUOTABLE: Final = frozenset(
-    {
-        FailureReason.RATE_LIMIT,
-        FailureReason.MODEL_NOT_FOUND,
-        FailureReason.CONTEXT_OVERFLOW,
-        FailureReason.PAYLOAD_TOO_LARGE,
-        FailureReason.CONTENT_FILTERED,
-        FailureReason.INVALID_REQUEST,
-        FailureReason.OVERLOADED,
-    }
-)
-"""Reasons whose provider message helps the caller; the others speak of accounts and machines that are none of theirs."""
+from app.providers.retry_after import body_wait_s, guessed_wait_s, header_wait_s, limits_wait_s, words_wait_s
+from app.providers.traits import TRAITS
 
 _OK: Final = 200
+_PAYMENT_REQUIRED: Final = 402
+_TOO_MANY: Final = 429
 _REDIRECTS: Final = range(300, 400)
 _CLIENT_STATUSES: Final = range(400, 500)
 _SERVER_STATUSES: Final = range(500, 600)
-_ERROR_STATUSES: Final = range(400, 600)
 _STATUSES: Final[dict[int, FailureReason]] = {
     401: FailureReason.AUTH,
     402: FailureReason.BILLING,
     403: FailureReason.FORBIDDEN,
     404: FailureReason.MODEL_NOT_FOUND,
+    405: FailureReason.MODEL_NOT_FOUND,  # nothing serves models at this address
     408: FailureReason.SERVER_ERROR,
     409: FailureReason.SERVER_ERROR,
     410: FailureReason.MODEL_NOT_FOUND,
     413: FailureReason.PAYLOAD_TOO_LARGE,
+    415: FailureReason.UNSUPPORTED,
+    424: FailureReason.SERVER_ERROR,  # Bedrock: the model failed
     425: FailureReason.SERVER_ERROR,
     429: FailureReason.RATE_LIMIT,
+    451: FailureReason.FORBIDDEN,
+    498: FailureReason.OVERLOADED,  # Groq: no capacity in this tier
+    499: FailureReason.SERVER_ERROR,  # a proxy in between gave up
+    501: FailureReason.UNSUPPORTED,
     503: FailureReason.OVERLOADED,
     529: FailureReason.OVERLOADED,
 }
-_FIXED: Final = frozenset({401, 404, 410})
-"""Statuses that say it all: the wording changes nothing, except that an empty account is one (see ``_by_words``)."""
-
+_WINDOWLESS: Final = frozenset({401, 402, 403, 429})
+"""Statuses that are never about the request's size, whatever the words."""
+_UNWRAPPED: Final = frozenset({413, 429, 529})
+"""Statuses that count when a server error's body names them: a proxy passes on what its upstream said."""
 _WORDLESS: Final = frozenset({400, 413})
 """Cerebras answers overflow by these without a body."""
-
-_WAIT_WORDS: Final = re.compile(r"(?:retry|try again) (?:in|after) (\d+(?:\.\d+)?) ?(ms|milliseconds|s\b|sec|m\b|min)?", re.IGNORECASE)
+_SPOKEN: Final = frozenset({FailureReason.RATE_LIMIT, FailureReason.OVERLOADED, FailureReason.BILLING})
+"""Reasons that come with a time to wait in words."""
+_SAID_WITH_403: Final = frozenset(
+    {
+        FailureReason.AUTH,
+        FailureReason.MODEL_NOT_FOUND,
+        FailureReason.CONTENT_FILTERED,
+        FailureReason.RATE_LIMIT,
+        FailureReason.UNSUPPORTED,
+    }
+)
+_SAID_WITH_5XX: Final = frozenset(
+    {
+        FailureReason.OVERLOADED,
+        FailureReason.UNSUPPORTED,
+        FailureReason.INVALID_REPLAY,
+        FailureReason.BAD_UNICODE,
+    }
+)
+_OF_CREDENTIALS: Final = frozenset({FailureReason.FORBIDDEN, FailureReason.MODEL_NOT_FOUND})
+_OF_ACCOUNTS: Final = frozenset({FailureReason.AUTH, FailureReason.BILLING})
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong with an attempt. ``message`` is safe to show; ``retry_after_s`` is what the provider asked for."""
+    """What went wrong with an attempt. What follows from the reason alone is read from :data:`app.providers.traits.TRAITS`."""
 
     reason: FailureReason
     retryable: bool
+    """The same request may succeed on the same route later."""
     message: str
+    """Safe to show."""
     status: int | None = None
     retry_after_s: float | None = None
+    """Seconds until the provider may answer again, as far as it says so; zero is at once."""
+    promised: bool = False
+    """Whether ``retry_after_s`` is what the provider asked for, not what we conclude from it."""
+    window: int | None = None
+    """Tokens that may be sent at most, where a refusal of a longer request names the number."""
+    one_model: bool = False
+    """It concerns this model through this credential only, however far its reason reaches otherwise."""
 
+    @property
+    def compact(self) -> bool:
+        """The request is too large: a shorter conversation may fit."""
+        return TRAITS[self.reason].compact
 
-class _Said(msgspec.Struct, frozen=True):
-    """What a provider says in an error: its codes (lower case), its status as a number, and its text."""
+    @property
+    def next_route(self) -> bool:
+        """Another target may answer: false for what is the request's own fault."""
+        return TRAITS[self.reason].next_route
 
-    codes: tuple[str, ...]
-    status: int | None
-    text: str
+    @property
+    def scope(self) -> CooldownScope:
+        """What is to be left alone for a while."""
+        return CooldownScope.KEY_MODEL if self.one_model else TRAITS[self.reason].scope
 
 
 def transport_failure(reason: FailureReason, *, retryable: bool = True) -> Failure:
     """A failure that we saw ourselves: a fault of the connection, a deadline, a stream that is not one."""
-    return Failure(reason=reason, retryable=retryable and reason in RETRYABLE, message=_SENTENCES[reason])
+    traits = TRAITS[reason]
+    return Failure(reason=reason, retryable=retryable and traits.retryable, message=traits.sentence)
 
 
 def classify_response(status: int, headers: Mapping[str, str], body: bytes, *, secrets: tuple[str, ...], now: datetime) -> Failure:
     """The failure behind a response with an error status. ``now`` is aware; ``headers`` are looked up in lower case."""
-    said = _read(_parse(body))
-    asked = retry_after_s(headers, now)
-    reason = _reason(status, said, timed=asked is not None) if body.strip() or status not in _WORDLESS else FailureReason.CONTEXT_OVERFLOW
-    return _failure(reason, status, said, secrets=secrets, asked=asked)
+    said = read_body(body)
+    kind = headers.get("x-amzn-errortype")  # where Bedrock puts the code
+    if kind:
+        said = msgspec.structs.replace(said, codes=(kind, *said.codes))
+    if status in _WORDLESS and not body.strip():
+        return _failure(FailureReason.CONTEXT_OVERFLOW, said, status=status, secrets=secrets, asked=None)
+    asked = header_wait_s(headers, now)
+    if asked is None:
+        asked = body_wait_s(said, now)
+    reason = _reason(_unwrapped(status, said), said, timed=asked is not None)
+    if asked is None and reason in _SPOKEN:
+        asked = words_wait_s(said.text, now)
+    if asked is None and reason is FailureReason.RATE_LIMIT:
+        asked = limits_wait_s(headers, said, now)
+    failure = _failure(reason, said, status=status, secrets=secrets, asked=asked)
+    if asked is None and reason is FailureReason.RATE_LIMIT:
+        return msgspec.structs.replace(failure, retry_after_s=guessed_wait_s(headers, now))
+    return failure
 
 
-def classify_error(error: object, *, secrets: tuple[str, ...]) -> Failure:
-    """The failure behind an error that arrived inside a successful response: an object, a string, anything."""
-    said = _read({"error": error})
-    status = said.status if said.status is not None and said.status in _ERROR_STATUSES else None
-    return _failure(_reason(status or _OK, said, timed=False), status, said, secrets=secrets, asked=None)
+def classify_error(error: object, *, secrets: tuple[str, ...], now: datetime | None = None) -> Failure:
+    """The failure behind an error that arrived inside a successful response: an object, a string, anything.
 
-
-def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds to wait as asked by ``retry-after-ms`` or else ``retry-after`` (seconds or an HTTP date); never negative.
-
-    ``None`` when neither is there or readable. Zero means at once, and is not the same as ``None``.
+    Without ``now`` a moment that the error names is not understood; a number of seconds is.
     """
-    milliseconds = _number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return max(milliseconds / 1000, 0.0)
-    value = headers.get("retry-after")
-    seconds = _number(value)
-    if seconds is not None:
-        return max(seconds, 0.0)
-    try:
-        moment = parsedate_to_datetime(value or "")
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max((moment - now).total_seconds(), 0.0)
+    said = read_error({"error": error})
+    status = said.statuses[0] if said.statuses else None
+    asked = body_wait_s(said, now)
+    reason = _reason(_OK if status is None else _unwrapped(status, said), said, timed=asked is not None)
+    if asked is None and reason in _SPOKEN:
+        asked = words_wait_s(said.text, now)
+    return _failure(reason, said, status=status, secrets=secrets, asked=asked)
 
 
-def _failure(reason: FailureReason, status: int | None, said: _Said, *, secrets: tuple[str, ...], asked: float | None) -> Failure:
-    message = _SENTENCES[reason]
-    if reason in _QUOTABLE:
-        quoted = redact(said.text, secrets)
-        if quoted:
-            message = f"{message} It said: {quoted}"
-    if asked is None and reason in (FailureReason.RATE_LIMIT, FailureReason.OVERLOADED):
-        asked = _wait_in_words(said.text)
-    return Failure(reason=reason, retryable=reason in RETRYABLE, message=message, status=status, retry_after_s=asked)
+def _failure(reason: FailureReason, said: Said, *, status: int | None, secrets: tuple[str, ...], asked: float | None) -> Failure:
+    traits = TRAITS[reason]
+    quoted = redact(said.text, secrets) if traits.quotable else ""
+    return Failure(
+        reason=reason,
+        retryable=traits.retryable,
+        message=f"{traits.sentence} It said: {quoted}" if quoted else traits.sentence,
+        status=status,
+        retry_after_s=asked,
+        promised=asked is not None,
+        window=_window(said) if traits.compact else None,
+        one_model=_is_of_one_model(reason, said),
+    )
 
 
-def _reason(status: int, said: _Said, *, timed: bool) -> FailureReason:
+def _window(said: Said) -> int | None:
+    if said.window is not None:
+        return said.window
+    if MINUTE_WORDS.search(said.text):
+        return minute_in(said.text)
+    if LONG_CONTEXT_WORDS.search(said.text):
+        return LONG_CONTEXT_WINDOW
+    return window_in(said.text)
+
+
+def _is_of_one_model(reason: FailureReason, said: Said) -> bool:
+    """Whether a refusal is about this model and this credential: who asks may not use it, or an aggregator's own account for it failed."""
+    if reason in _OF_CREDENTIALS:
+        return CREDENTIAL_WORDS.search(said.text) is not None
+    return said.upstream and reason in _OF_ACCOUNTS
+
+
+def _unwrapped(status: int, said: Said) -> int:
+    """The status that decides."""
+    if status in _SERVER_STATUSES:
+        return next((inner for inner in said.statuses if inner in _UNWRAPPED), status)
+    return status
+
+
+def _reason(status: int, said: Said, *, timed: bool) -> FailureReason:
     if status in _REDIRECTS:
         return FailureReason.INVALID_RESPONSE
-    for code in said.codes:
-        if code in CODES:
-            return _by_code(CODES[code], status, said)
-    return _by_words(status, said.text, timed=timed) or _by_status(status)
+    reason = (
+        _overruling(status, said.text)
+        or _by_code(said.codes)
+        or _by_words(status, said.text, timed=timed or TRANSIENT_WORDS.search(said.text) is not None)
+        or _by_status(status, said)
+    )
+    if reason is FailureReason.BILLING and status == _TOO_MANY and said.upstream:
+        return FailureReason.RATE_LIMIT  # the wallet is the aggregator's
+    return reason
 
 
-def _by_code(reason: FailureReason, status: int, said: _Said) -> FailureReason:
-    """A code's reason; general server codes give way to a status, or to words, that say more."""
-    if reason is not FailureReason.SERVER_ERROR:
-        return reason
-    if CONTEXT_WORDS.search(said.text):
+def _overruling(status: int, text: str) -> FailureReason | None:
+    """Words that say more than the code beside them."""
+    if MINUTE_WORDS.search(text):
+        return FailureReason.PAYLOAD_TOO_LARGE
+    if status == _TOO_MANY and LONG_CONTEXT_WORDS.search(text):
         return FailureReason.CONTEXT_OVERFLOW
-    return _STATUSES.get(status, reason)
+    if status == _PAYMENT_REQUIRED and PERIOD_WORDS.search(text) and HINT_WORDS.search(text) and not EMPTY_WORDS.search(text):
+        return FailureReason.RATE_LIMIT
+    return None
+
+
+def _by_code(codes: tuple[str, ...]) -> FailureReason | None:
+    return next((CODES[plain] for plain in map(plain_code, codes) if plain in CODES), None)
 
 
 def _by_words(status: int, text: str, *, timed: bool) -> FailureReason | None:
-    if status not in (401, 403, 429) and CONTEXT_WORDS.search(text):
-        return FailureReason.CONTEXT_OVERFLOW
+    if status not in _WINDOWLESS:
+        if asks_for_too_much(text):
+            return FailureReason.UNSUPPORTED
+        if CONTEXT_WORDS.search(text):
+            return FailureReason.CONTEXT_OVERFLOW
     for pattern, reason in WORDS:
         if not pattern.search(text):
             continue
-        if reason is FailureReason.BILLING and (timed or TRANSIENT_WORDS.search(text)):
-            return FailureReason.RATE_LIMIT
-        if reason is FailureReason.BILLING or _words_decide(status, reason):
+        if reason is FailureReason.BILLING:
+            return FailureReason.RATE_LIMIT if timed and not EMPTY_WORDS.search(text) else reason
+        if _words_decide(status, reason):
             return reason
     return None
 
 
 def _words_decide(status: int, reason: FailureReason) -> bool:
-    if status in _FIXED or status in _SERVER_STATUSES:
-        return False
     match status:
-        case 402:
+        case 401 | 402:
             return False
         case 403:
-            return reason in (FailureReason.MODEL_NOT_FOUND, FailureReason.CONTENT_FILTERED, FailureReason.RATE_LIMIT)
+            return reason in _SAID_WITH_403
+        case 404 | 405 | 410:
+            return reason is FailureReason.UNSUPPORTED
         case 429:
             return reason is FailureReason.OVERLOADED
+        case _ if status in _SERVER_STATUSES:
+            return reason in _SAID_WITH_5XX
         case _:
             return True
 
 
-def _by_status(status: int) -> FailureReason:
+def _by_status(status: int, said: Said) -> FailureReason:
     if status in _STATUSES:
         return _STATUSES[status]
-    return FailureReason.INVALID_REQUEST if status in _CLIENT_STATUSES else FailureReason.SERVER_ERROR
-
-
-def _parse(body: bytes) -> object:
-    text = body.decode("utf-8", "replace")
-    try:
-        return json.loads(text, strict=False)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _read(value: object) -> _Said:
-    """Find codes and text in the shapes that providers use: ``{"error": {…}}``, ``{"error": "…"}``, a list of one, plain text."""
-    if isinstance(value, list):
-        value = value[0] if value else ""
-    if not isinstance(value, dict):
-        return _Said((), None, value if isinstance(value, str) else "")
-    inner = value.get("error")
-    if isinstance(inner, str):
-        return _Said(_codes(value), _status(value), f"{inner} {_text(value)}".strip())
-    if isinstance(inner, dict):
-        return _Said(_codes(inner) + _codes(value), _status(inner) or _status(value), _text(inner))
-    return _Said(_codes(value), _status(value), _text(value))
-
-
-def _codes(value: Mapping[str, Any]) -> tuple[str, ...]:
-    found = (value.get(key) for key in ("code", "type", "status", "error_code", "error_type"))
-    return tuple(code.lower() for code in found if isinstance(code, str))
-
-
-def _status(value: Mapping[str, Any]) -> int | None:
-    for key in ("code", "status", "status_code", "error_code"):
-        number = value.get(key)
-        if isinstance(number, str) and number.isascii() and number.isdigit():
-            number = int(number[:4])
-        if isinstance(number, int) and not isinstance(number, bool):
-            return number
-    return None
-
-
-def _text(value: Mapping[str, Any]) -> str:
-    for key in ("message", "detail", "msg", "error_message", "error_msg"):
-        text = value.get(key)
-        if isinstance(text, str):
-            return text
-        if isinstance(text, dict | list):
-            return json.dumps(text, ensure_ascii=False)
-    return ""
-
-
-def _number(value: str | None) -> float | None:
-    try:
-        number = float(value or "")
-    except ValueError:
-        return None
-    return number if number - number == 0.0 else None  # neither NaN nor infinite
-
-
-def _wait_in_words(text: str) -> float | None:
-    match = _WAIT_WORDS.search(text)
-    if match is None:
-        return None
-    unit = (match.group(2) or "s").lower()
-    factor = 0.001 if unit.startswith(("ms", "milli")) else 60.0 if unit.startswith("m") else 1.0
-    return float(match.group(1)) * factor
+    general = next((GENERAL_CODES[plain] for plain in map(plain_code, said.codes) if plain in GENERAL_CODES), None)
+    if general is not None:
+        return general
+    if status not in _CLIENT_STATUSES:
+        return FailureReason.SERVER_ERROR
+    return FailureReason.INVALID_RESPONSE if said.markup else FailureReason.INVALID_REQUEST  # no model server answers in HTML
