@@ -41,7 +41,13 @@ class Credentials:
             self._reported.add((stored.id, state))
             logger.warning("the credential of provider %s of tenant %s is %s", stored.name, tenant_name, state.value)
         return Provider(
-            id=stored.id, name=stored.name, api_mode=stored.api_mode, base_url=stored.base_url, api_key=api_key, headers=headers
+            id=stored.id,
+            name=stored.name,
+            api_mode=stored.api_mode,
+            base_url=stored.base_url,
+            api_key=api_key,
+            headers=headers,
+            api_key_env=stored.api_key_env,
         )
 
     def state(self, stored: StoredProvider) -> CredentialState:

@@ -28,8 +28,13 @@ LIMIT_COLUMNS = (
     "stale_timeout_s",
     "max_attempts",
     "patience_s",
+    "rpm",
+    "tpm",
 )
 """Columns of a route that are fields of :class:`Route` and :class:`RouteSpec` of the same name."""
+
+_ROUTE_LABELS = {"rpm": "route_rpm", "tpm": "route_tpm"}
+"""Names in a row that has columns of the same name from the provider."""
 
 _PROVIDER_COLUMNS = (
     providers.c.id.label("provider_id"),
@@ -42,7 +47,12 @@ _PROVIDER_COLUMNS = (
     providers.c.rpm,
     providers.c.tpm,
 )
-_ROUTE_COLUMNS = (routes.c.purpose, routes.c.model, *(routes.c[name] for name in LIMIT_COLUMNS), routes.c.prices)
+_ROUTE_COLUMNS = (
+    routes.c.purpose,
+    routes.c.model,
+    *(routes.c[name].label(_ROUTE_LABELS.get(name, name)) for name in LIMIT_COLUMNS),
+    routes.c.prices,
+)
 _KNOWN_PROVIDERS = providers.c.api_mode.in_(_API_MODES)
 _KNOWN_ROUTES = routes.c.purpose.in_(_PURPOSES)
 
@@ -157,7 +167,7 @@ def unix_ms(moment: datetime) -> int:
 
 
 def _limits(row: Row[Any]) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in LIMIT_COLUMNS}
+    return {name: getattr(row, _ROUTE_LABELS.get(name, name)) for name in LIMIT_COLUMNS}
 
 
 def _prices(row: Row[Any]) -> Prices | None:

@@ -12,7 +12,7 @@ from app.store.tenants import TenantRepository
 KEY = "agw_literal-key-EEEE5555"
 PROVIDER = ProviderSpec(name="primary", base_url="http://127.0.0.1:9001/v1", rpm=60, tpm=90_000)
 UNLIMITED = ProviderSpec(name="spare", base_url="http://127.0.0.1:9002/v1")
-CHAT = (RouteSpec(provider="primary", model="m-large", patience_s=2.5), RouteSpec(provider="spare", model="m-small"))
+CHAT = (RouteSpec(provider="primary", model="m-large", patience_s=2.5, rpm=7, tpm=5_000), RouteSpec(provider="spare", model="m-small"))
 SPEC = TenantSpec(
     name="acme",
     api_keys=(KEY,),
@@ -42,6 +42,7 @@ async def test_a_request_sees_every_chain_with_its_limits(tenants: TenantReposit
     assert set(tenant.chains) == set(Purpose)
     for first, second in tenant.chains.values():
         assert (first.provider.rpm, first.provider.tpm, first.patience_s) == (60, 90_000, 2.5)
+        assert (first.rpm, first.tpm, second.rpm, second.tpm) == (7, 5_000, None, None)
         assert (second.provider.rpm, second.provider.tpm, second.patience_s) == (None, None, 5.0)
 
 
@@ -58,6 +59,7 @@ async def test_limits_are_shown_as_they_were_given(tenants: TenantRepository) ->
         pytest.param(TenantChange(providers=(msgspec.structs.replace(PROVIDER, rpm=61), UNLIMITED)), id="other rpm"),
         pytest.param(TenantChange(providers=(msgspec.structs.replace(PROVIDER, tpm=None), UNLIMITED)), id="no tpm any more"),
         pytest.param(TenantChange(chains={Purpose.CHAT: CHAT}), id="no auxiliary chains any more"),
+        pytest.param(TenantChange(chains={Purpose.CHAT: (msgspec.structs.replace(CHAT[0], rpm=8), CHAT[1])}), id="other rpm of a model"),
         pytest.param(TenantChange(settings=TenantSettings()), id="other thresholds"),
     ],
 )
@@ -80,3 +82,14 @@ async def test_a_change_of_something_else_keeps_the_limits(tenants: TenantReposi
     assert changed is not None
     assert changed.providers == SPEC.providers
     assert changed.settings == SPEC.settings
+
+
+async def test_a_credential_from_the_environment_is_known_as_such(database: Database, clock: Clock) -> None:
+    tenants = TenantRepository(database, clock, Sealer(None), {"SHARED_KEY": "sk-test-DDDD4444"})
+    providers = (msgspec.structs.replace(PROVIDER, api_key="env:SHARED_KEY"), UNLIMITED)
+    await tenants.apply(msgspec.structs.replace(SPEC, providers=providers), generate_key=False)
+
+    first, second = (await caller(tenants)).chains[Purpose.CHAT]
+
+    assert (first.provider.api_key_env, first.provider.api_key) == ("SHARED_KEY", "sk-test-DDDD4444")
+    assert second.provider.api_key_env is None
