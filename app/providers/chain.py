@@ -1,51 +1,54 @@
 """A tenant's ordered routes as one model client."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Final, assert_never
+from typing import assert_never
 
 import msgspec
 from typing_extensions import override
 
-from app.domain.errors import ContextOverflowError, ModelError, ModelUnavailableError
+from app.domain.delivery import Booked
+from app.domain.ids import TenantId
+from app.domain.messages import Replay
 from app.domain.model import (
-    ApiMode,
     AttemptFailed,
     FailureReason,
     ModelChunk,
     ModelReply,
     ModelRequest,
     RouteRef,
+    Throttled,
     Usage,
 )
 from app.domain.tenants import Route
 from app.ports import Clock, ModelClient
-from app.providers.classify import Failure
-from app.providers.mode import Mode, ReplyParts
-from app.providers.modes.chat_completions import ChatCompletions
-from app.providers.retry import GiveUp, NextRoute, Repeat, Step, next_step
+from app.providers.call import Call
+from app.providers.classify import Failure, transport_failure
+from app.providers.health import HealthBoard
+from app.providers.limits import Limiter
+from app.providers.mode import ReplyParts
+from app.providers.rate_headers import read_limits
+from app.providers.retry import GiveUp, NextRoute, Repeat, Situation, Step, next_step
+from app.providers.selection import COOLDOWN, Choice, NoTarget, Selected, Selection, Wait
 from app.providers.stream import Attempt
-from app.providers.transport import Endpoint, ProviderTransport, endpoint_of
+from app.providers.target import Target, targets_of
+from app.providers.transport import ProviderTransport
 
-_CHAT_COMPLETIONS: Final = ChatCompletions()
-
-
-def mode_of(api_mode: ApiMode) -> Mode:
-    """The implementation of an API mode."""
-    match api_mode:
-        case ApiMode.CHAT_COMPLETIONS:
-            return _CHAT_COMPLETIONS
-        case _:
-            assert_never(api_mode)
+LONGEST_WAIT_S = 60.0
+"""What one model call waits at most for limits, where no other route can answer."""
 
 
 class ProviderCounters:
     """What this process has seen of its providers since it started."""
 
-    __slots__ = ("attempts", "failures", "replies")
+    __slots__ = ("attempts", "failures", "replies", "skipped", "throttled")
 
     def __init__(self) -> None:
         self.attempts = 0
         self.replies = 0
+        self.skipped = 0
+        """Routes left out for a limit or a cool-down."""
+        self.throttled = 0
+        """Waits for one."""
         self.failures: dict[FailureReason, int] = dict.fromkeys(FailureReason, 0)
 
 
@@ -56,50 +59,23 @@ class ProviderLayer(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     random: Callable[[], float]
     counters: ProviderCounters
+    board: HealthBoard
+    limiter: Limiter
+    longest_wait_s: float = LONGEST_WAIT_S
     rest_s: Callable[[], float] = lambda: 0.0
     """How long a stream that has shown something leaves what arrives to its socket."""
 
 
-class _Target(msgspec.Struct, frozen=True):
-    """A route made ready."""
-
-    route: Route
-    ref: RouteRef
-    mode: Mode
-    endpoint: Endpoint
-
-
-class _Call:
-    """What has happened so far in one model call."""
-
-    __slots__ = ("cost_usd", "failed", "number", "place", "tries", "usage")
-
-    def __init__(self, first_attempt: int) -> None:
-        self.number = first_attempt
-        self.place = 0
-        self.tries = 0
-        self.failed: list[AttemptFailed] = []
-        self.usage = Usage()
-        self.cost_usd: float | None = 0.0
-
-    def charge(self, route: Route, usage: Usage) -> None:
-        """Add an attempt's usage; the cost becomes unknown with the first used route that has no prices."""
-        if usage == _NOTHING:
-            return
-        cost = route.cost_usd(usage)
-        self.usage = self.usage + usage
-        self.cost_usd = None if cost is None or self.cost_usd is None else self.cost_usd + cost
-
-
-_NOTHING: Final = Usage()
+_NOTHING = Usage()
 
 
 class FallbackChain(ModelClient):
-    """Asks one route after the other, as ``providers/retry.py`` decides, until one gives a complete reply."""
+    """Asks one route after the other, as ``selection`` and ``retry`` decide, until one gives a complete reply."""
 
-    def __init__(self, routes: Sequence[Route], layer: ProviderLayer) -> None:
-        self._targets = _targets(routes)
+    def __init__(self, tenant_id: TenantId, routes: Sequence[Route], layer: ProviderLayer) -> None:
+        self._targets = targets_of(tenant_id, routes)
         self._layer = layer
+        self._selection = Selection(tenant_id, layer.board, layer.limiter, layer.longest_wait_s)
 
     @property
     @override
@@ -110,95 +86,171 @@ class FallbackChain(ModelClient):
     @override
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[ModelChunk], None]:
         """See :class:`app.ports.ModelClient`. Between attempts it sleeps on the clock."""
-        layer = self._layer
-        call = _Call(request.first_attempt)
-        while True:
-            target = self._targets[call.place]
-            call.tries += 1
-            layer.counters.attempts += 1
-            decoder = target.mode.decoder(request, call.number)
-            attempt = Attempt(target.route, target.endpoint, decoder, layer.rest_s)
-            shown = False
-            try:
-                await attempt.open(layer.transport, target.mode.encode(target.route, request), layer.clock)
+        call = Call(request, self._targets)
+        try:
+            choice = await self._selection.next(call)
+            while True:
+                notices = self._notices(call, choice)
+                if notices:
+                    yield notices
+                if not isinstance(choice, Selected):
+                    choice = await self._after_wait(choice, call)
+                    continue
+                attempt = await self._begin(choice, call)
                 while deltas := await attempt.read():
-                    shown = True
+                    call.shown = True
                     yield deltas
-            finally:
                 attempt.close()
-            call.charge(target.route, attempt.usage)
-            outcome = attempt.outcome
-            if isinstance(outcome, ReplyParts):
-                layer.counters.replies += 1
-                yield (_reply(target, outcome, call),)
-                return
-            if outcome is None:
-                raise RuntimeError("an attempt ended without an outcome")
-            step = self._decide(outcome, call, arrived=attempt.arrived)
-            yield (self._record(outcome, step, call, shown=shown),)
-            delay_s = self._advance(step, call)
-            if delay_s > 0.0:
-                await layer.clock.sleep(delay_s)
+                outcome = await self._settled(choice, attempt)
+                if isinstance(outcome, ReplyParts):
+                    yield (_reply(choice.target, outcome, attempt.usage, call),)
+                    return
+                step = await self._judge(outcome, choice.target, call, arrived=attempt.arrived)
+                following = await self._following(step, choice.target, call)
+                yield (_record(call, choice.target, step, following),)
+                choice = await self._advance(step, following, choice.target, call)
+        finally:
+            await self._release(call)
 
-    def _decide(self, failure: Failure, call: _Call, *, arrived: bool) -> Step:
+    async def _begin(self, choice: Selected, call: Call) -> Attempt:
+        """Wait for the place in the limits, then send the request."""
+        layer, target = self._layer, choice.target
+        if choice.delay_s > 0.0:
+            await self._wait(call, choice.delay_s)
+        call.reserved = None
+        call.tries += 1
+        call.shown = False
+        layer.counters.attempts += 1
+        attempt = Attempt(target.route, target.endpoint, target.mode.decoder(call.request, call.number), layer.rest_s)
+        call.attempt = attempt
+        await attempt.open(layer.transport, target.mode.encode(target.route, call.request), layer.clock)
+        return attempt
+
+    async def _release(self, call: Call) -> None:
+        """Whatever way a call ends: its socket is closed, a place that was not used is given back."""
+        if call.attempt is not None:
+            call.attempt.close()
+        if call.reserved is not None:
+            await self._layer.limiter.give_back(call.reserved)
+
+    def _notices(self, call: Call, choice: Choice) -> Sequence[ModelChunk]:
+        """What the caller is to know before the next step: routes left out, and a wait."""
+        notices: list[ModelChunk] = [*call.notices]
+        self._layer.counters.skipped += len(notices)
+        call.notices.clear()
+        call.reserved = choice.booking if isinstance(choice, Selected) else None
+        match choice:
+            case Selected(target=target, booking=Booked(limit=limit), delay_s=delay_s) if delay_s > 0.0:
+                notices.append(Throttled(route=target.ref, limit=limit, delay_s=delay_s, skipped=False))
+            case Wait(target=target, delay_s=delay_s):
+                notices.append(Throttled(route=target.ref, limit=COOLDOWN, delay_s=delay_s, skipped=False))
+            case _:
+                return notices
+        self._layer.counters.throttled += 1
+        return notices
+
+    async def _after_wait(self, choice: Wait | NoTarget, call: Call) -> Choice:
+        if isinstance(choice, NoTarget):
+            raise choice.error
+        await self._wait(call, choice.delay_s)
+        return await self._selection.next(call)
+
+    async def _wait(self, call: Call, delay_s: float) -> None:
+        call.waited_s += delay_s
+        await self._layer.clock.sleep(delay_s)
+
+    async def _settled(self, choice: Selected, attempt: Attempt) -> ReplyParts | Failure:
+        """The attempt's outcome, after making its booking right and taking note of what the provider said of its limits."""
+        layer, usage, outcome = self._layer, attempt.usage, attempt.outcome
+        if outcome is None:
+            raise RuntimeError("an attempt ended without an outcome")
+        if choice.booking is not None:
+            refused = isinstance(outcome, Failure) and outcome.status is not None
+            if refused or usage != _NOTHING:
+                await layer.limiter.settle(choice.booking, usage.input_tokens + usage.output_tokens)
+        headers = attempt.headers
+        if headers is not None and (limits := read_limits(headers, layer.clock.now())) is not None:
+            await layer.limiter.learn(choice.target.keys, limits)
+        if isinstance(outcome, ReplyParts):
+            layer.counters.replies += 1
+            await layer.board.succeeded(choice.target.keys, attempt.began_at)
+        return outcome
+
+    async def _judge(self, failure: Failure, target: Target, call: Call, *, arrived: bool) -> Step:
+        if call.is_overflow(target, failure.reason):
+            failure = transport_failure(FailureReason.CONTEXT_OVERFLOW)
+        call.failures.append(failure)
         self._layer.counters.failures[failure.reason] += 1
-        return next_step(
-            failure,
+        step = next_step(failure, self._situation(target, call, arrived=arrived), random=self._layer.random())
+        if failure.promised or not isinstance(step, Repeat):
+            await self._layer.board.failed(target.keys, failure)
+        return step
+
+    def _situation(self, target: Target, call: Call, *, arrived: bool) -> Situation:
+        route = target.route
+        return Situation(
             tries=call.tries,
-            max_attempts=self._targets[call.place].route.max_attempts,
-            more_routes=call.place + 1 < len(self._targets),
+            max_attempts=route.max_attempts,
+            patience_s=route.patience_s,
+            longest_wait_s=self._layer.longest_wait_s - call.waited_s,
+            others=self._selection.others(call, target),
+            untried=call.untried(target),
             arrived=arrived,
-            random=self._layer.random(),
+            amended=call.amended,
         )
 
-    def _record(self, failure: Failure, step: Step, call: _Call, *, shown: bool) -> AttemptFailed:
-        delay_s = 0.0
-        match step:
-            case Repeat():
-                next_route: RouteRef | None = self._targets[call.place].ref
-                delay_s = step.delay_s
-            case NextRoute():
-                next_route = self._targets[call.place + 1].ref
-            case GiveUp():
-                next_route = None
-            case _:
-                assert_never(step)
-        failed = AttemptFailed(
-            attempt=call.number,
-            route=self._targets[call.place].ref,
-            reason=failure.reason,
-            status=failure.status,
-            message=failure.message,
-            text_shown=shown,
-            next_route=next_route,
-            delay_s=delay_s,
-        )
-        call.failed.append(failed)
-        return failed
+    async def _following(self, step: Step, target: Target, call: Call) -> Choice | None:
+        """The choice after a change of route, made before the failure is told so that the telling can name it."""
+        if not isinstance(step, NextRoute):
+            return None
+        call.leave(target)
+        choice = await self._selection.next(call)
+        call.reserved = choice.booking if isinstance(choice, Selected) else None
+        return choice
 
-    def _advance(self, step: Step, call: _Call) -> float:
-        """Go to the next attempt; returns the wait before it. Raises the call's error when none follows."""
-        call.number += 1
+    async def _advance(self, step: Step, following: Choice | None, target: Target, call: Call) -> Choice:
+        """Go to the next attempt. Raises the call's error when none follows."""
         match step:
             case Repeat():
-                return step.delay_s
-            case NextRoute():
-                call.place += 1
-                call.tries = 0
-                return 0.0
-            case GiveUp():
-                raise _error(call)
+                if step.amendment is not None:
+                    call.amend(step.amendment)
+                if step.delay_s > 0.0:
+                    await self._wait(call, step.delay_s)
+                return await self._selection.again(call, target)
+            case NextRoute() if following is not None:
+                return following
+            case NextRoute() | GiveUp():
+                raise call.error()
             case _:
                 assert_never(step)
 
 
-def _error(call: _Call) -> ModelError:
-    last = call.failed[-1]
-    kind = ContextOverflowError if last.reason is FailureReason.CONTEXT_OVERFLOW else ModelUnavailableError
-    return kind(last.reason, last.message, tuple(call.failed), usage=call.usage, cost_usd=call.cost_usd if call.usage != _NOTHING else None)
+def _record(call: Call, target: Target, step: Step, following: Choice | None) -> AttemptFailed:
+    failure = call.failures[-1]
+    usage = call.attempt.usage if call.attempt is not None else _NOTHING
+    next_route, delay_s = None, 0.0
+    if isinstance(step, Repeat):
+        next_route, delay_s = target.ref, step.delay_s
+    elif isinstance(following, Selected | Wait):
+        next_route, delay_s = following.target.ref, following.delay_s
+    failed = AttemptFailed(
+        attempt=call.number,
+        route=target.ref,
+        reason=failure.reason,
+        status=failure.status,
+        message=failure.message,
+        text_shown=call.shown,
+        next_route=next_route,
+        delay_s=delay_s,
+        usage=usage,
+        cost_usd=None if usage == _NOTHING else target.route.cost_usd(usage),
+    )
+    call.failed.append(failed)
+    call.number += 1
+    return failed
 
 
-def _reply(target: _Target, parts: ReplyParts, call: _Call) -> ModelReply:
+def _reply(target: Target, parts: ReplyParts, usage: Usage, call: Call) -> ModelReply:
     return ModelReply(
         attempt=call.number,
         route=target.ref,
@@ -207,18 +259,7 @@ def _reply(target: _Target, parts: ReplyParts, call: _Call) -> ModelReply:
         tool_calls=parts.tool_calls,
         bad_arguments=parts.bad_arguments,
         finish=parts.finish,
-        usage=call.usage,
-        cost_usd=call.cost_usd if target.route.prices is not None else None,
+        usage=usage,
+        cost_usd=target.route.cost_usd(usage),
+        replay=Replay(origin=target.route.origin, items=parts.replay) if parts.replay else None,
     )
-
-
-def _targets(routes: Sequence[Route]) -> tuple[_Target, ...]:
-    """Make routes ready; of several names for the same address, credential and model only the first stays."""
-    targets: dict[tuple[str, str, str], _Target] = {}
-    for route in routes:
-        provider = route.provider
-        key = (provider.base_url.strip().rstrip("/"), provider.api_key, route.model)
-        if key not in targets:
-            mode = mode_of(provider.api_mode)
-            targets[key] = _Target(route, route.ref, mode, endpoint_of(route, mode))
-    return tuple(targets.values())

@@ -36,13 +36,20 @@ class ChainModelClients(ModelClients):
             self._chains.popitem(last=False)
         return chain
 
+    @override
+    def for_purpose(self, tenant: Tenant, purpose: Purpose) -> ModelClient:
+        """See :class:`app.ports.ModelClients`."""
+        if purpose is Purpose.CHAT or not tenant.chains.get(purpose):
+            return self.for_chat(tenant, None)
+        return FallbackChain(tenant.id, tenant.chains[purpose], self._layer)
+
     def _build(self, tenant: Tenant, model: str | None) -> FallbackChain:
         routes = tenant.chains.get(Purpose.CHAT, ())
         if not routes:
             raise InvalidRequestError("This tenant has no chat chain.")
         if model is None:
-            return FallbackChain(routes, self._layer)
+            return FallbackChain(tenant.id, routes, self._layer)
         chosen = next((route for route in routes if route.model == model), None)
         if chosen is None:
             raise InvalidRequestError("No route of this tenant's chat chain offers this model.", pointer="/model")
-        return FallbackChain((chosen, *(route for route in routes if route is not chosen)), self._layer)
+        return FallbackChain(tenant.id, (chosen, *(route for route in routes if route is not chosen)), self._layer)

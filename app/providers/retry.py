@@ -1,7 +1,17 @@
 """What to do after a failed attempt, as pure functions: the random number is an argument.
 
-While another route remains, the chain moves on at once, except for one immediate repeat where that usually helps. On the last route
-retryable failures are repeated, after what the provider asked for or a growing delay. What is the request's own fault is never tried again.
+::
+
+    failure                         │ another route can answer           │ it is the last one
+    ────────────────────────────────┼────────────────────────────────────┼───────────────────────────────────────────
+    the request's own fault         │ give up                            │ give up
+    replay or Unicode refused       │ repeat at once, amended (bounded)  │ the same
+    the provider names a time       │ wait within patience_s, else next  │ wait within the longest wait, else give up
+    5xx, broken connection          │ one repeat at once, then next      │ repeat, after a growing delay (broken: first at once)
+    any other that may pass         │ next route at once                 │ repeat after a growing delay
+    credential, account, model, …   │ next route at once                 │ give up
+
+A route is asked ``max_attempts`` times at most in one call, and none again once the call has moved on, which bounds the call.
 """
 
 from typing import Final, TypeAlias
@@ -9,27 +19,25 @@ from typing import Final, TypeAlias
 import msgspec
 
 from app.domain.model import FailureReason
+from app.providers.amend import Amendment
 from app.providers.classify import Failure
 
 BACKOFF_BASE_S: Final = 5.0
 BACKOFF_CAP_S: Final = 120.0
 BACKOFF_SPREAD: Final = 0.25
-MAX_ASKED_WAIT_S: Final = 60.0
-"""A provider that asks for more is not waited for within a turn."""
 
 _SERVER_ERRORS: Final = 500
-_FATAL: Final = frozenset({FailureReason.CONTEXT_OVERFLOW, FailureReason.CONTENT_FILTERED, FailureReason.INVALID_REQUEST})
-"""The request's own fault: any other route would be asked in vain, or asked for what must be decided elsewhere (compaction)."""
 
 
 class Repeat(msgspec.Struct, frozen=True):
-    """Ask the same route again after ``delay_s``."""
+    """Ask the same route again after ``delay_s``, the request amended if an amendment is named."""
 
     delay_s: float
+    amendment: Amendment | None = None
 
 
 class NextRoute(msgspec.Struct, frozen=True):
-    """Ask the next route at once."""
+    """Ask the next route."""
 
 
 class GiveUp(msgspec.Struct, frozen=True):
@@ -39,6 +47,24 @@ class GiveUp(msgspec.Struct, frozen=True):
 Step: TypeAlias = Repeat | NextRoute | GiveUp
 
 
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a call stands when an attempt has failed.
+
+    ``tries`` counts the attempts made on the route, this one included. ``others``: another route can answer now; ``untried``: there is
+    one that was not asked yet, healthy or not. ``arrived``: the provider had sent something. ``longest_wait_s`` is what may be waited at
+    most where no other route can answer.
+    """
+
+    tries: int
+    max_attempts: int
+    patience_s: float
+    longest_wait_s: float
+    others: bool
+    untried: bool
+    arrived: bool
+    amended: tuple[Amendment, ...] = ()
+
+
 def backoff_s(attempt: int, random: float) -> float:
     """Delay behind attempt number ``attempt`` (from 1): 5 s, 10 s, … up to 120 s, times 0.75 to 1.25 by ``random`` in [0, 1)."""
     exponent = min(max(attempt - 1, 0), 16)
@@ -46,29 +72,46 @@ def backoff_s(attempt: int, random: float) -> float:
     return delay * (1.0 - BACKOFF_SPREAD + 2.0 * BACKOFF_SPREAD * random)
 
 
-def next_step(failure: Failure, *, tries: int, max_attempts: int, more_routes: bool, arrived: bool, random: float) -> Step:
-    """Decide what follows ``failure``.
-
-    ``tries`` counts the attempts made on the route, this one included; ``more_routes`` says whether another one remains; ``arrived``
-    whether the provider had sent anything.
-    """
-    if failure.reason in _FATAL:
+def next_step(failure: Failure, at: Situation, *, random: float) -> Step:
+    """Decide what follows ``failure``."""
+    amendment = _amendment(failure, at.amended)
+    if amendment is not None:
+        return Repeat(0.0, amendment)
+    if not failure.next_route:
         return GiveUp()
-    if more_routes:
-        return Repeat(0.0) if tries == 1 < max_attempts and _worth_repeating(failure, arrived=arrived) else NextRoute()
-    if not failure.retryable or tries >= max_attempts:
-        return GiveUp()
-    if failure.retry_after_s is not None:
-        return GiveUp() if failure.retry_after_s > MAX_ASKED_WAIT_S else Repeat(failure.retry_after_s)
-    if tries == 1 and failure.reason is FailureReason.CONNECTION_BROKEN and not arrived:
-        return Repeat(0.0)
-    return Repeat(backoff_s(tries, random))
+    may_repeat = at.tries < at.max_attempts
+    if at.others:
+        delay_s = _quick_delay_s(failure, at) if may_repeat else None
+        return NextRoute() if delay_s is None else Repeat(delay_s)
+    if may_repeat and failure.retryable:
+        delay_s = _full_delay_s(failure, at, random)
+        if delay_s is not None:
+            return Repeat(delay_s)
+    return NextRoute() if at.untried else GiveUp()
 
 
-def _worth_repeating(failure: Failure, *, arrived: bool) -> bool:
-    """A kept-alive connection that the provider closed just then, or a server error, which is often gone with the next request."""
+def _amendment(failure: Failure, amended: tuple[Amendment, ...]) -> Amendment | None:
+    match failure.reason:
+        case FailureReason.INVALID_REPLAY if Amendment.WITHOUT_REPLAY not in amended:
+            return Amendment.WITHOUT_REPLAY
+        case FailureReason.BAD_UNICODE if Amendment.PLAIN_TEXT not in amended:
+            return Amendment.PLAIN_TEXT
+        case FailureReason.BAD_UNICODE if Amendment.ASCII not in amended:
+            return Amendment.ASCII
+        case _:
+            return None
+
+
+def _quick_delay_s(failure: Failure, at: Situation) -> float | None:
     if failure.retry_after_s is not None:
-        return False
-    if failure.reason is FailureReason.CONNECTION_BROKEN:
-        return not arrived
-    return failure.status is not None and failure.status >= _SERVER_ERRORS
+        return failure.retry_after_s if failure.retryable and failure.retry_after_s <= at.patience_s else None
+    again = failure.reason is FailureReason.CONNECTION_BROKEN or (failure.status is not None and failure.status >= _SERVER_ERRORS)
+    return 0.0 if again and at.tries == 1 else None
+
+
+def _full_delay_s(failure: Failure, at: Situation, random: float) -> float | None:
+    if failure.retry_after_s is not None:
+        return failure.retry_after_s if failure.retry_after_s <= at.longest_wait_s else None
+    if at.tries == 1 and failure.reason is FailureReason.CONNECTION_BROKEN and not at.arrived:
+        return 0.0  # a kept-alive connection that the provider closed just then
+    return backoff_s(at.tries, random)

@@ -8,7 +8,7 @@ A response that begins like a document (``{``, ``[``, ``<``) is one, whatever it
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from app.domain.model import Delta, FailureReason, Usage
@@ -35,6 +35,7 @@ class Attempt:
     """Runs one attempt: ``open``, ``read`` until it returns nothing, then look at ``outcome``; ``close`` always."""
 
     __slots__ = (
+        "_clock",
         "_deadline",
         "_decoder",
         "_document",
@@ -51,6 +52,7 @@ class Attempt:
         "_stream",
         "_timer",
         "_waiting",
+        "began_at",
         "outcome",
     )
 
@@ -60,6 +62,7 @@ class Attempt:
         self._endpoint = endpoint
         self._decoder = decoder
         self._loop = asyncio.get_running_loop()
+        self._clock: Clock | None = None
         self._deadline = self._loop.time() + route.first_token_timeout_s
         self._extension_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -72,6 +75,8 @@ class Attempt:
         """What has come while nothing tells a stream from a document yet; ``None`` afterwards."""
         self._document: list[bytes] | None = None
         self._received = 0
+        self.began_at = 0.0
+        """When it was opened, on the monotonic clock."""
         self.outcome: ReplyParts | Failure | None = None
         """The verdict, once ``open`` returned false or ``read`` returned nothing."""
 
@@ -81,12 +86,19 @@ class Attempt:
         return self._stream is not None
 
     @property
+    def headers(self) -> Mapping[str, str] | None:
+        """Of the response, once it began."""
+        return self._stream.headers if self._stream is not None else None
+
+    @property
     def usage(self) -> Usage:
         """As far as the provider reported it."""
         return self._decoder.usage
 
     async def open(self, transport: ProviderTransport, body: bytes, clock: Clock) -> None:
         """Send the request; sets ``outcome`` when no stream begins."""
+        self._clock = clock
+        self.began_at = clock.monotonic()
         try:
             async with asyncio.timeout_at(self._deadline):
                 stream = self._stream = await transport.open(self._endpoint, body)
@@ -193,7 +205,8 @@ class Attempt:
             case ReplyParts():
                 self.outcome = verdict
             case ProviderError():
-                self.outcome = classify_error(verdict.value, secrets=self._endpoint.secrets)
+                now = None if self._clock is None else self._clock.now()
+                self.outcome = classify_error(verdict.value, secrets=self._endpoint.secrets, now=now)
             case FailureReason():
                 self.outcome = transport_failure(verdict)
 

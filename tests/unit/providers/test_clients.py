@@ -1,5 +1,6 @@
 import random
 
+import msgspec
 import pytest
 
 from app.clock import SystemClock
@@ -9,14 +10,28 @@ from app.domain.model import ApiMode
 from app.domain.tenants import Provider, Purpose, Route, Tenant, TenantSettings
 from app.providers.chain import ProviderCounters, ProviderLayer
 from app.providers.clients import ChainModelClients
+from app.providers.health import HealthBoard
+from app.providers.limits import Limiter
 from app.providers.transport import ProviderTransport
+from tests.fakes.cooldowns import InMemoryCooldowns
+from tests.fakes.rate_windows import InMemoryRateWindows
 
 
 @pytest.fixture
 async def clients() -> ChainModelClients:
     transport = ProviderTransport()
     await transport.close()
-    return ChainModelClients(ProviderLayer(transport=transport, clock=SystemClock(), random=random.random, counters=ProviderCounters()))
+    clock = SystemClock()
+    board = HealthBoard(InMemoryCooldowns(clock), clock)
+    layer = ProviderLayer(
+        transport=transport,
+        clock=clock,
+        random=random.random,
+        counters=ProviderCounters(),
+        board=board,
+        limiter=Limiter(InMemoryRateWindows(clock), board, clock),
+    )
+    return ChainModelClients(layer)
 
 
 def tenant(*models: str, revision: int = 1, name: str = "ten_1") -> Tenant:
@@ -52,3 +67,14 @@ async def test_a_thousand_tenants_do_not_stay_in_memory(clients: ChainModelClien
     for number in range(1, 1000):
         clients.for_chat(tenant("a", name=f"ten_{number}"), None)
     assert clients.for_chat(tenant("a", name="ten_0"), None) is not first
+
+
+@pytest.mark.parametrize("purpose", [purpose for purpose in Purpose if purpose is not Purpose.CHAT])
+async def test_a_purpose_has_its_own_chain_or_the_chat_chain(clients: ChainModelClients, purpose: Purpose) -> None:
+    owner = tenant("a")
+    assert clients.for_purpose(owner, purpose).primary.model == "a"
+    special = msgspec.structs.replace(owner, revision=2, chains={**owner.chains, purpose: tenant("s").chains[Purpose.CHAT]})
+    assert clients.for_purpose(special, purpose).primary.model == "s"
+    assert clients.for_purpose(special, Purpose.CHAT).primary.model == "a"
+    with pytest.raises(InvalidRequestError):
+        clients.for_purpose(tenant(), purpose)

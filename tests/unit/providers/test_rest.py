@@ -8,9 +8,13 @@ from collections.abc import AsyncIterator
 from app.clock import SystemClock
 from app.domain.model import AttemptFailed, FailureReason, MessageDelta, ModelChunk
 from app.providers.chain import FallbackChain, ProviderCounters, ProviderLayer
+from app.providers.health import HealthBoard
+from app.providers.limits import Limiter
 from app.providers.transport import ProviderTransport
+from tests.fakes.cooldowns import InMemoryCooldowns
+from tests.fakes.rate_windows import InMemoryRateWindows
 from tests.unit.providers.scripted_provider import DONE, HEAD, Cut, Pause, Script, ScriptedProvider, Step, answer, chunked, serving, text
-from tests.unit.providers.test_chain import REQUEST, route
+from tests.unit.providers.test_chain import ACME, REQUEST, route
 
 REST_S = 0.2
 
@@ -18,11 +22,19 @@ REST_S = 0.2
 @contextlib.asynccontextmanager
 async def resting(*scripts: Script) -> AsyncIterator[tuple[ScriptedProvider, FallbackChain]]:
     provider, transport = ScriptedProvider(*scripts), ProviderTransport()
+    clock = SystemClock()
+    board = HealthBoard(InMemoryCooldowns(clock), clock)
     layer = ProviderLayer(
-        transport=transport, clock=SystemClock(), random=random.random, counters=ProviderCounters(), rest_s=lambda: REST_S
+        transport=transport,
+        clock=clock,
+        random=random.random,
+        counters=ProviderCounters(),
+        board=board,
+        limiter=Limiter(InMemoryRateWindows(clock), board, clock),
+        rest_s=lambda: REST_S,
     )
     async with serving(provider):
-        yield provider, FallbackChain((route(provider.url),), layer)
+        yield provider, FallbackChain(ACME, (route(provider.url),), layer)
         await transport.close()
 
 

@@ -1,0 +1,109 @@
+"""One model call on its way through a chain: what was tried, and what is left."""
+
+from collections.abc import Sequence
+
+from app.domain.delivery import Booked
+from app.domain.errors import ContextOverflowError, ModelError, ModelUnavailableError
+from app.domain.model import AttemptFailed, FailureReason, ModelRequest, Throttled
+from app.providers.amend import Amendment, amend
+from app.providers.classify import Failure
+from app.providers.stream import Attempt
+from app.providers.target import Target
+
+_FULL = 0.9
+"""Part of a window above which a connection that dies again counts as a request that does not fit."""
+
+
+class Call:
+    """What has happened so far in one model call."""
+
+    __slots__ = (
+        "amended",
+        "attempt",
+        "failed",
+        "failures",
+        "notices",
+        "number",
+        "passed",
+        "probing",
+        "request",
+        "reserved",
+        "shown",
+        "targets",
+        "tries",
+        "waited_s",
+    )
+
+    def __init__(self, request: ModelRequest, targets: Sequence[Target]) -> None:
+        self.request = request
+        self.targets = targets
+        self.number = request.first_attempt
+        self.tries = 0
+        """Attempts made on the present target."""
+        self.passed: set[int] = set()
+        """Places in the chain that this call does not ask (again)."""
+        self.probing: Target | None = None
+        self.amended: tuple[Amendment, ...] = ()
+        self.waited_s = 0.0
+        self.failed: list[AttemptFailed] = []
+        self.failures: list[Failure] = []
+        """Of the same attempts."""
+        self.notices: list[Throttled] = []
+        """Routes left out, not told yet."""
+        self.attempt: Attempt | None = None
+        self.shown = False
+        """Some of the present attempt's deltas were given out."""
+        self.reserved: Booked | None = None
+        """A place in the limits that no attempt has used yet."""
+
+    @property
+    def open_targets(self) -> list[Target]:
+        """Targets that may still be asked, in order, whatever their health."""
+        return [target for target in self.targets if target.place not in self.passed and self.fits(target)]
+
+    @property
+    def too_small(self) -> Target | None:
+        """A target that could only be asked if the request were smaller."""
+        return next((target for target in self.targets if target.place not in self.passed and not self.fits(target)), None)
+
+    def untried(self, present: Target) -> bool:
+        """Whether there is another target that was not asked, be it one that takes only a smaller request."""
+        return any(target is not present and target.place not in self.passed for target in self.targets)
+
+    def fits(self, target: Target) -> bool:
+        """Whether the request is likely to fit.
+
+        Of the windows that a chain falls back to a smaller one than the first is judged by the estimate; the largest one itself is asked.
+        """
+        route = target.route
+        if route.context_window >= self.targets[0].route.context_window:
+            return True
+        return self.request.input_tokens + route.output_tokens <= route.context_window
+
+    def amend(self, amendment: Amendment) -> None:
+        """Send the request differently from now on."""
+        self.amended = (*self.amended, amendment)
+        self.request = amend(self.request, amendment)
+
+    def leave(self, target: Target) -> None:
+        """The call does not come back to this target."""
+        self.passed.add(target.place)
+        self.tries = 0
+
+    def is_overflow(self, target: Target, reason: FailureReason) -> bool:
+        """Whether a connection that died means that the request does not fit: it died before, and the request really fills the window.
+
+        Providers that cannot take a request in often just hang up on it.
+        """
+        if reason is not FailureReason.CONNECTION_BROKEN or self.request.input_tokens <= _FULL * target.route.context_window:
+            return False
+        return any(failure.reason is FailureReason.CONNECTION_BROKEN for failure in self.failures)
+
+    def error(self) -> ModelError:
+        """What the call ends with: of its failures the last one that may pass, else the last."""
+        attempts = tuple(self.failed)
+        last = self.failures[-1]
+        if last.compact:
+            return ContextOverflowError(last.reason, last.message, attempts, window=last.window)
+        telling = next((failure for failure in reversed(self.failures) if failure.retryable), last)
+        return ModelUnavailableError(telling.reason, telling.message, attempts, retry_after_s=telling.retry_after_s)

@@ -1,0 +1,300 @@
+"""This process's view of which targets are healthy: what all replicas know, and at once what happens here.
+
+The view is read once a second from the store; asking it costs a look into a dictionary, and a call that goes well touches the store only
+when its target was known to fail. A failure changes the view first and is then written. While the store is away each process goes by
+what it sees itself: the health of targets is advice, and no call fails for want of it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+import msgspec
+
+from app.domain.delivery import Cooldown, CooldownReport, CooldownScope
+from app.domain.errors import UnavailableError
+from app.domain.model import FailureReason
+from app.domain.targets import TargetKeys
+from app.ports import Clock, HealthStore
+from app.providers.classify import Failure
+from app.providers.cooldown import MAX_PROMISED_S, pause_after
+
+logger = logging.getLogger(__name__)
+
+PROBE_S: Final = 30.0
+"""How long one caller has for trying a target on probation before another one may."""
+QUIET_S: Final = 3_600.0
+"""What has been quiet for so long is forgotten."""
+_ASK_AGAIN_S: Final = 1.0
+"""After a refused probe the store is not asked again for so long: the next refresh tells more."""
+_MAX_ENTRIES: Final = 10_000
+
+
+class Healthy(msgspec.Struct, frozen=True):
+    """Nothing is known against it."""
+
+
+class Cooling(msgspec.Struct, frozen=True, kw_only=True):
+    """Left alone for another ``remaining_s``. ``promised``: the provider named the time, so it is not asked before it is over."""
+
+    remaining_s: float
+    promised: bool
+    reason: FailureReason
+
+
+class Probation(msgspec.Struct, frozen=True):
+    """It failed, and its cool-down is over: one caller at a time may try it, see :meth:`HealthBoard.try_probe`."""
+
+    reason: FailureReason
+
+
+Standing: TypeAlias = Healthy | Cooling | Probation
+HEALTHY: Final = Healthy()
+
+
+class _Entry:
+    """What is known against one key. Times are on our own monotonic clock."""
+
+    __slots__ = ("failed_at", "failures", "probe_until", "promised", "reason", "shared", "until")
+
+    def __init__(self, *, reason: FailureReason, until: float, promised: bool, failures: int, failed_at: float, shared: bool) -> None:
+        self.reason = reason
+        self.until = until
+        self.promised = promised
+        self.failures = failures
+        self.failed_at = failed_at
+        self.shared = shared
+        """The store has it; else it stays here until it has been quiet for long."""
+        self.probe_until = float("-inf")
+
+
+class HealthBoard:
+    """The health of targets. :meth:`refresh` is to be called about once a second."""
+
+    def __init__(self, store: HealthStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._entries: dict[str, _Entry] = {}
+        self._writing: dict[str, int] = {}
+        """Keys with a write under way, and how many."""
+        self._kept: set[str] = set()
+        """Keys that a refresh under way must not touch: they changed here after it began to read."""
+        self._refreshing = asyncio.Lock()
+        self._away = False
+
+    @property
+    def cooling(self) -> int:
+        """How many targets are left alone now, as this process knows it."""
+        now = self._clock.monotonic()
+        return sum(entry.until > now for entry in self._entries.values())
+
+    def standing(self, keys: TargetKeys) -> Standing:
+        """How a route stands. No I/O.
+
+        The longest cool-down of the three keys, else probation when one of them failed lately. A promise of any is a promise.
+        """
+        if not self._entries:
+            return HEALTHY
+        known = [entry for key in keys.all if (entry := self._entries.get(key)) is not None]
+        if not known:
+            return HEALTHY
+        now = self._clock.monotonic()
+        cooling = [entry for entry in known if entry.until > now]
+        if cooling:
+            longest = max(cooling, key=lambda entry: entry.until)
+            promised = any(entry.promised for entry in cooling)
+            return Cooling(remaining_s=longest.until - now, promised=promised, reason=longest.reason)
+        failed = [entry for entry in known if entry.failures > 0]
+        return Probation(failed[0].reason) if failed else HEALTHY
+
+    async def try_probe(self, keys: TargetKeys, for_s: float = PROBE_S) -> bool:
+        """Whether the caller may try a route on probation; for ``for_s`` seconds nobody else may, on any replica.
+
+        The answer is a promise to call :meth:`failed` or :meth:`succeeded`, unless the call is cancelled.
+        """
+        for key in keys.all:
+            entry = self._entries.get(key)
+            if entry is not None and entry.failures > 0 and not await self._claim(key, entry, for_s):
+                return False
+        return True
+
+    async def failed(self, keys: TargetKeys, failure: Failure) -> None:
+        """An attempt failed. What its scope names cools down; nothing happens when that is nothing. One write at most."""
+        key = _key_of(keys, failure.scope)
+        if key is None:
+            return
+        now = self._clock.monotonic()
+        entry = self._entries.get(key)
+        before = 0 if entry is None else entry.failures
+        # One that arrives while it cools down began before: many calls that fail together are one failure.
+        failures = before if entry is not None and entry.until > now and before else before + 1
+        pause = pause_after(failure, failures)
+        if pause is None:
+            return
+        report = CooldownReport(
+            key=key,
+            scope=failure.scope,
+            reason=failure.reason,
+            status=failure.status,
+            duration_s=pause.duration_s,
+            promised=pause.promised,
+        )
+        self._apply(report, failures)
+        await self._write(report)
+
+    async def used_up(self, keys: TargetKeys, seconds: float) -> None:
+        """The provider said, with a call that went well, that nothing is left of this model's limit for ``seconds``."""
+        now = self._clock.monotonic()
+        entry = self._entries.get(keys.key_model)
+        if seconds <= 0.0 or (entry is not None and entry.promised and entry.until >= now + seconds - _ASK_AGAIN_S):
+            return
+        report = CooldownReport(
+            key=keys.key_model,
+            scope=CooldownScope.KEY_MODEL,
+            reason=FailureReason.RATE_LIMIT,
+            status=None,
+            duration_s=min(seconds, MAX_PROMISED_S),
+            promised=True,
+            failed=False,
+        )
+        self._apply(report, 0 if entry is None else entry.failures)
+        await self._write(report)
+
+    async def succeeded(self, keys: TargetKeys, began_at: float | None = None) -> None:
+        """An attempt that began at ``began_at`` (our monotonic clock) went well: forget what failed before it began.
+
+        Nothing to do, and no I/O, when nothing is known. A promised cool-down runs on: the provider named its time.
+        """
+        if not self._entries:
+            return
+        now = self._clock.monotonic()
+        gone = [key for key in keys.all if (entry := self._entries.get(key)) is not None and _is_over(entry, now, began_at)]
+        if not gone:
+            return
+        for key in gone:
+            del self._entries[key]
+        self._begin(gone)
+        try:
+            await self._store.clear(gone)
+            self._back()
+        except UnavailableError:
+            self._lost()
+        finally:
+            self._end(gone)
+
+    async def refresh(self) -> None:
+        """Take over what the store knows. Keeps what changed here while it was read, and what could not be written."""
+        async with self._refreshing:
+            self._kept = set(self._writing)
+            try:
+                rows = await self._store.read()
+            except UnavailableError:
+                self._lost()
+                return
+            self._back()
+            now = self._clock.monotonic()
+            entries = {row.key: self._entry(row, now) for row in rows[:_MAX_ENTRIES] if row.key not in self._kept}
+            for key, entry in self._entries.items():
+                if key in self._kept or (not entry.shared and key not in entries and max(entry.until, entry.failed_at) + QUIET_S > now):
+                    entries[key] = entry
+            self._entries = entries
+
+    def _entry(self, row: Cooldown, now: float) -> _Entry:
+        until = now + row.remaining_s
+        entry = _Entry(reason=row.reason, until=until, promised=row.promised, failures=row.failures, failed_at=now, shared=True)
+        known = self._entries.get(row.key)
+        if known is not None and known.failures == row.failures:
+            entry.failed_at = known.failed_at
+            entry.probe_until = known.probe_until
+        return entry
+
+    async def _claim(self, key: str, entry: _Entry, for_s: float) -> bool:
+        now = self._clock.monotonic()
+        if entry.probe_until > now:
+            return False
+        entry.probe_until = now + for_s
+        claimed = False
+        try:
+            claimed = await self._store.claim_probe(key, for_s)
+            self._back()
+        except UnavailableError:
+            self._lost()
+            claimed = True
+        finally:
+            if not claimed:
+                entry.probe_until = now + _ASK_AGAIN_S
+        return claimed
+
+    def _apply(self, report: CooldownReport, failures: int) -> None:
+        now = self._clock.monotonic()
+        until = now + report.duration_s
+        promised = report.promised
+        entry = self._entries.get(report.key)
+        if entry is not None and entry.until > now:
+            promised = promised or entry.promised
+            until = max(until, entry.until)
+        failed_at = now if report.failed or entry is None else entry.failed_at
+        self._entries.pop(report.key, None)  # the newest last
+        self._entries[report.key] = _Entry(
+            reason=report.reason, until=until, promised=promised, failures=failures, failed_at=failed_at, shared=False
+        )
+        if len(self._entries) > _MAX_ENTRIES:
+            del self._entries[next(iter(self._entries))]
+
+    async def _write(self, report: CooldownReport) -> None:
+        keys = (report.key,)
+        self._begin(keys)
+        try:
+            known = await self._store.report(report)
+            self._back()
+        except UnavailableError:
+            self._lost()
+            return
+        finally:
+            self._end(keys)
+        entry = self._entries.get(report.key)
+        if entry is not None:
+            entry.shared = True
+            entry.failures = max(entry.failures, known.failures)
+            entry.until = max(entry.until, self._clock.monotonic() + known.remaining_s)
+
+    def _begin(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._writing[key] = self._writing.get(key, 0) + 1
+            self._kept.add(key)
+
+    def _end(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._writing[key] -= 1
+            if not self._writing[key]:
+                del self._writing[key]
+
+    def _lost(self) -> None:
+        if not self._away:
+            self._away = True
+            logger.warning("the health of targets cannot be shared while the database is away: this process goes by what it sees itself")
+
+    def _back(self) -> None:
+        if self._away:
+            self._away = False
+            logger.info("the health of targets is shared again")
+
+
+def _key_of(keys: TargetKeys, scope: CooldownScope) -> str | None:
+    match scope:
+        case CooldownScope.NONE:
+            return None
+        case CooldownScope.KEY:
+            return keys.key
+        case CooldownScope.KEY_MODEL:
+            return keys.key_model
+        case CooldownScope.ROUTE:
+            return keys.route
+
+
+def _is_over(entry: _Entry, now: float, began_at: float | None) -> bool:
+    """Whether a success, of an attempt that began then, ends it."""
+    if entry.promised and entry.until > now:
+        return False
+    return began_at is None or entry.failed_at <= began_at
