@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import msgspec
-
+from app.agent import machine
 from app.agent.tool_calls import FinishedCall
-from app.domain.events import MAX_EVENT_TEXT, AttemptFailedEvent, AttemptReset, Fact, ProviderFallback, ToolCompleted
+from app.domain.events import MAX_EVENT_TEXT, AttemptFailedEvent, AttemptReset, Fact, ProviderFallback, ProviderThrottled, ToolCompleted
 from app.domain.messages import Message, Role, StoredMessage
-from app.domain.model import AttemptFailed, Delta, MessageDelta, ModelChunk, ModelReply, ReasoningDelta
+from app.domain.model import AttemptFailed, Delta, MessageDelta, ModelChunk, ModelReply, ReasoningDelta, Throttled
 from app.domain.turns import MachineState, Outcome
 
 
@@ -70,12 +69,18 @@ class Arrivals:
                 deltas = []
             if isinstance(chunk, ModelReply):
                 reply = chunk
+            elif isinstance(chunk, Throttled):
+                facts.append(Record(events=(_throttled(chunk),), messages=(), state=state))
             else:
-                state = msgspec.structs.replace(state, attempts=chunk.attempt, route=chunk.route)
+                state = machine.count_failure(state, chunk)
                 facts.append(Record(events=_attempt_events(chunk), messages=(), state=state))
         if deltas:
             facts.append(Show(deltas))
         return cls(facts=facts, state=state, reply=reply)
+
+
+def _throttled(chunk: Throttled) -> ProviderThrottled:
+    return ProviderThrottled(route=chunk.route, limit=chunk.limit, delay_s=chunk.delay_s, skipped=chunk.skipped)
 
 
 def _attempt_events(failed: AttemptFailed) -> tuple[Fact, ...]:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import msgspec
 
 from app.agent import machine
+from app.agent.client_tools import ClientTools, options_of
 from app.agent.facts import End, LoopFact, Record, tool_completed, tool_result
 from app.agent.model_call import ModelCall
 from app.agent.tool_calls import run_tool_calls
-from app.context import history
+from app.context import history, tokens
 from app.domain.events import MAX_EVENT_TEXT, Fact, IterationStarted, MessageCompleted, ToolStarted, message_view
 from app.domain.ids import MessageId, make_id
 from app.domain.messages import Message, StoredMessage, ToolSpec
@@ -33,6 +34,8 @@ class _Run:
     """What one turn's loop carries from step to step."""
 
     turn: OpenTurn
+    own_tools: tuple[ToolSpec, ...]
+    client: ClientTools
     tools: tuple[ToolSpec, ...]
     state: MachineState
     placed: list[StoredMessage]
@@ -50,7 +53,8 @@ class AgentLoop:
 
     async def run(self, turn: OpenTurn, working_set: Sequence[StoredMessage]) -> AsyncGenerator[LoopFact, None]:
         """Yield the turn's facts; the last is its End. ``working_set`` holds the session's messages, the turn's input included."""
-        run = _Run(turn, _TOOLS.decode(turn.tools), turn.state, list(working_set), turn.next_message_seq)
+        own, client = _TOOLS.decode(turn.tools), ClientTools(self._toolbox, turn.request.client_tools)
+        run = _Run(turn, own, client, client.offered(own), turn.state, list(working_set), turn.next_message_seq)
         while not run.over:
             async with aclosing(ModelCall(self._model, self._request(run), run.state)) as call:
                 while (fact := await call.next()) is not None:
@@ -66,22 +70,26 @@ class AgentLoop:
 
     def _request(self, run: _Run) -> ModelRequest:
         """Steps 2, 3 and 6: what the model is shown."""
+        turn = run.turn
+        messages = history.repair([stored.message for stored in run.placed])
         return ModelRequest(
-            system=run.turn.system_prompt,
-            messages=history.repair([stored.message for stored in run.placed]),
+            system=turn.system_prompt,
+            messages=messages,
             tools=run.tools,
             first_attempt=run.state.attempts + 1,
+            input_tokens=tokens.estimate(turn.system_prompt, messages, tools_bytes=len(turn.tools) + run.client.size),
+            options=options_of(turn.request.options, run.state.iteration),
         )
 
     def _judge(self, run: _Run, call: ModelCall) -> machine.AfterReply:
         """Step 7."""
         run.state = call.state
         if call.failure is not None:
-            return machine.after_failure(call.failure.reason, call.failure.detail)
+            return machine.after_failure(call.failure)
         if call.reply is None:
             raise RuntimeError("a model stream ended without its reply")
         run.state = machine.count_reply(run.state, call.reply)
-        return machine.after_reply(call.reply)
+        return run.client.judge(machine.after_reply(call.reply))
 
     def _intent(self, run: _Run, step: machine.RunTools) -> Record:
         """The assistant message with its calls, stored before the first of them starts."""
@@ -98,10 +106,10 @@ class AgentLoop:
             tenant_id=turn.tenant_id,
             session_id=turn.fence.session_id,
             turn_id=turn.fence.turn_id,
-            enabled=frozenset(spec.name for spec in run.tools),
+            enabled=run.client.enabled(run.own_tools),
         )
         missing = len(step.calls)
-        async with aclosing(run_tool_calls(step.calls, step.bad_arguments, self._toolbox, context, clock=self._clock)) as batches:
+        async with aclosing(run_tool_calls(step.calls, step.bad_arguments, run.client, context, clock=self._clock)) as batches:
             async for batch in batches:
                 results = tuple(self._stored(run, base + done.index, tool_result(done)) for done in batch)
                 run.placed.extend(results)

@@ -19,9 +19,10 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
+from app.domain.errors import ModelError
 from app.domain.messages import Message, Role, ToolCall
-from app.domain.model import FailureReason, FinishReason, ModelReply, Usage
-from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, MachineState
+from app.domain.model import AttemptFailed, FailureReason, FinishReason, ModelReply
+from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, MachineState, RouteUse
 
 CLOSING_TEXT = "I stopped here: the limit of {limit} iterations was reached before the work was finished."
 
@@ -58,14 +59,36 @@ AfterTools: TypeAlias = CallModel | Finish
 
 
 def count_reply(state: MachineState, reply: ModelReply) -> MachineState:
-    """Add a reply's usage, cost and attempts to the turn's."""
-    return msgspec.structs.replace(charge(state, reply.usage, reply.cost_usd), attempts=reply.attempt, route=reply.route)
+    """Add the attempt that answered to the turn's use and to its route's."""
+    state = msgspec.structs.replace(state, attempts=reply.attempt, route=reply.route)
+    return _charge(state, RouteUse(route=reply.route, attempts=1, usage=reply.usage, cost_usd=reply.cost_usd))
 
 
-def charge(state: MachineState, usage: Usage, cost_usd: float | None) -> MachineState:
-    """Add what a model call used, whether it succeeded or not."""
-    cost = state.cost_usd if cost_usd is None else (state.cost_usd or 0.0) + cost_usd
-    return msgspec.structs.replace(state, usage=state.usage + usage, cost_usd=cost)
+def count_failure(state: MachineState, failed: AttemptFailed) -> MachineState:
+    """Add a failed attempt and what it used all the same."""
+    state = msgspec.structs.replace(state, attempts=failed.attempt, route=failed.route)
+    return _charge(state, RouteUse(route=failed.route, attempts=1, failed=1, usage=failed.usage, cost_usd=failed.cost_usd))
+
+
+def _charge(state: MachineState, use: RouteUse) -> MachineState:
+    known = next((one for one in state.routes if one.route == use.route), None)
+    if known is None:
+        routes = (*state.routes, use)
+    else:
+        total = RouteUse(
+            route=use.route,
+            attempts=known.attempts + use.attempts,
+            failed=known.failed + use.failed,
+            usage=known.usage + use.usage,
+            cost_usd=_sum(known.cost_usd, use.cost_usd),
+        )
+        routes = tuple(total if one is known else one for one in state.routes)
+    return msgspec.structs.replace(state, usage=state.usage + use.usage, cost_usd=_sum(state.cost_usd, use.cost_usd), routes=routes)
+
+
+def _sum(total: float | None, more: float | None) -> float | None:
+    """A sum of costs, unknown only when no part of it is known."""
+    return total if more is None else (total or 0.0) + more
 
 
 def after_reply(reply: ModelReply) -> AfterReply:
@@ -95,19 +118,26 @@ def after_tools(state: MachineState, max_iterations: int) -> tuple[MachineState,
     return state, Finish(outcome=outcome, message=Message(role=Role.ASSISTANT, content=text))
 
 
-def after_failure(reason: FailureReason, detail: str) -> Finish:
+def after_failure(error: ModelError) -> Finish:
     """End the turn when its model call cannot succeed."""
+    reason, detail = error.reason, error.detail
     match reason:
         case FailureReason.CONTEXT_OVERFLOW | FailureReason.PAYLOAD_TOO_LARGE:
             return _refused(FailedReason.CONTEXT_EXHAUSTED, detail)
         case FailureReason.CONTENT_FILTERED:
             return _refused(FailedReason.CONTENT_FILTERED, detail)
-        case FailureReason.INVALID_REQUEST:
+        case FailureReason.INVALID_REQUEST | FailureReason.UNSUPPORTED | FailureReason.BAD_UNICODE:
             return _refused(FailedReason.PROVIDER_UNAVAILABLE, detail)
         case FailureReason.INVALID_RESPONSE | FailureReason.INCOMPLETE_STREAM:
             return _failed(FailedReason.INVALID_RESPONSE, detail, retryable=True)
         case _:
-            return _failed(FailedReason.PROVIDER_UNAVAILABLE, detail, retryable=reason not in _PERMANENT)
+            outcome = Failed(
+                reason=FailedReason.PROVIDER_UNAVAILABLE,
+                detail=detail,
+                retryable=reason not in _PERMANENT,
+                retry_after_s=error.retry_after_s,
+            )
+            return Finish(outcome=outcome, message=None)
 
 
 _PERMANENT = frozenset(
@@ -116,6 +146,7 @@ _PERMANENT = frozenset(
         FailureReason.BILLING,
         FailureReason.FORBIDDEN,
         FailureReason.MODEL_NOT_FOUND,
+        FailureReason.INVALID_REPLAY,
     }
 )
 """Failures that the same request meets again until somebody changes the configuration."""
@@ -134,4 +165,4 @@ def _answer(reason: CompletedReason, reply: ModelReply) -> Finish:
 
 
 def _assistant(reply: ModelReply, calls: tuple[ToolCall, ...]) -> Message:
-    return Message(role=Role.ASSISTANT, content=reply.text, tool_calls=calls, reasoning=reply.reasoning or None)
+    return Message(role=Role.ASSISTANT, content=reply.text, tool_calls=calls, reasoning=reply.reasoning or None, replay=reply.replay)

@@ -2,7 +2,6 @@
 
 from collections import deque
 
-from app.agent import machine
 from app.agent.facts import Arrivals, LoopFact
 from app.domain.errors import ModelError
 from app.domain.model import ModelReply, ModelRequest
@@ -30,7 +29,6 @@ class ModelCall:
                 batch = await anext(self._batches, None)
             except ModelError as error:
                 self.failure = error
-                self.state = machine.charge(self.state, error.usage, error.cost_usd)
                 return None
             if batch is None:
                 return None

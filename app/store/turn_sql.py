@@ -1,8 +1,9 @@
 """The statements of :mod:`app.store.turns`.
 
-Lock order, everywhere: session row, then turn row, then the slot's unique index. A statement that needs the session row takes it first
-(``FOR NO KEY UPDATE`` in a materialised CTE), so that an opening and a closing of one session wait for one another instead of
-deadlocking. Locked rows are re-read at their newest version (READ COMMITTED), so a wait never works on old values.
+Lock order, everywhere: tenant row (openings within a quota only), session row, turn row, the slot's unique index, the tenant's day of
+use. A statement that needs the session row takes it first (``FOR NO KEY UPDATE`` in a materialised CTE), so that an opening and a
+closing of one session wait for one another instead of deadlocking. Locked rows are re-read at their newest version (READ COMMITTED), so
+a wait never works on old values.
 """
 
 from sqlalchemy import text
@@ -37,58 +38,13 @@ LOCK_SESSION = text("SELECT 1 FROM sessions WHERE id = :session_id AND tenant_id
 
 SESSION_MODEL = _sql("SELECT model FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id")
 
-_OPEN = text("""
-WITH s AS MATERIALIZED (
-    SELECT id, next_seq, system_prompt, tools, model, keep_interrupted_text FROM sessions
-    WHERE id = :session_id AND tenant_id = :tenant_id FOR NO KEY UPDATE
-), t AS (
-    INSERT INTO turns (id, tenant_id, session_id, state, rank, owner, generation, request, message_id, input_message, machine,
-                       last_seq, idempotency_key, fingerprint, started_at)
-    SELECT CAST(:id AS text), CAST(:tenant_id AS text), s.id, CAST(:state AS text), CAST(:rank AS smallint), CAST(:owner AS text),
-           CASE WHEN CAST(:owner AS text) IS NULL THEN 0 ELSE 1 END, CAST(:request AS bytea), CAST(:message_id AS text),
-           CAST(:input_message AS bytea), CAST(:machine AS bytea), CAST(:last_seq AS bigint), CAST(:key AS text),
-           CAST(:fingerprint AS bytea), CASE WHEN CAST(:owner AS text) IS NOT NULL THEN clock_timestamp() END
-    FROM s
-    WHERE (SELECT count(*) FROM turns q WHERE q.session_id = s.id AND q.state = 'queued')
-          < CASE WHEN CAST(:owner AS text) IS NULL THEN CAST(:max_queued AS integer) ELSE 1 END
-    ON CONFLICT DO NOTHING
-    RETURNING id
-), m AS (
-    INSERT INTO messages (session_id, seq, id, turn_id, body)
-    SELECT s.id, s.next_seq, CAST(:message_id AS text), t.id, CAST(:input_message AS bytea) FROM s, t
-    WHERE CAST(:owner AS text) IS NOT NULL
-), u AS (
-    UPDATE sessions SET next_seq = s.next_seq + 1, updated_at = clock_timestamp() FROM s, t
-    WHERE sessions.id = s.id AND CAST(:owner AS text) IS NOT NULL
-), e AS (
-    INSERT INTO turn_events (turn_id, first_seq, last_seq, kind, frames)
-    SELECT t.id, CAST(:first AS bigint), CAST(:last_seq AS bigint), CAST(:kind AS smallint), CAST(:frames AS bytea) FROM t
-)
-SELECT s.id AS session_id, s.next_seq, s.system_prompt, s.tools, s.model, s.keep_interrupted_text, t.id AS turn_id, h.*
-FROM (SELECT 1) AS one LEFT JOIN s ON true LEFT JOIN t ON true
-LEFT JOIN LATERAL (
-    SELECT array_agg(o.seq) AS seqs, array_agg(o.id) AS ids, array_agg(o.turn_id) AS turn_ids, array_agg(o.body) AS bodies,
-           array_agg(o.created_at_ms) AS times
-    FROM (
-        SELECT seq, id, turn_id, body, (extract(epoch FROM created_at) * 1000)::bigint AS created_at_ms FROM messages
-        WHERE messages.session_id = s.id AND NOT archived AND t.id IS NOT NULL AND CAST(:owner AS text) IS NOT NULL ORDER BY seq
-    ) AS o
-) AS h ON true
-""")
-OPEN = Statement(_OPEN)
-ENQUEUE = _OPEN
-"""The same for a transaction that holds the session's lock already."""
+LOCK_TENANT = text("SELECT 1 FROM tenants WHERE id = :tenant_id FOR NO KEY UPDATE")
 
-WHY_NOT_OPENED = _sql("""
-SELECT r.id AS replayed_id, r.fingerprint,
-       (SELECT b.id FROM turns b WHERE b.session_id = :session_id AND b.state IN ('running', 'queued')
-        ORDER BY b.state = 'running' DESC, b.rank, b.ordinal LIMIT 1) AS busy_id,
-       CAST(:queue AS boolean) AND (SELECT count(*) FROM turns q WHERE q.session_id = :session_id AND q.state = 'queued')
-           >= CAST(:max_queued AS integer) AS queue_full
-FROM (SELECT 1) AS one
-LEFT JOIN turns r ON r.tenant_id = :tenant_id AND r.session_id = :session_id
-    AND (r.id = :id OR r.idempotency_key = CAST(:key AS text))
+COUNT_OPEN = text("""
+SELECT (SELECT count(*) FROM turns WHERE tenant_id = :tenant_id AND state = 'running')
+     + (SELECT count(*) FROM turns WHERE tenant_id = :tenant_id AND state = 'queued')
 """)
+"""Two counts, so that each finds its turns in a small partial index. Only true in a transaction that holds the tenant's lock."""
 
 CLAIM = _sql(f"""
 WITH c AS MATERIALIZED (
@@ -133,8 +89,9 @@ WITH c AS MATERIALIZED (
     FROM c WHERE turns.id = c.id
     RETURNING turns.*
 )
-SELECT {_TURN}, s.next_seq, true AS resumed, s.system_prompt, s.tools, s.model, s.keep_interrupted_text
-FROM t JOIN sessions s ON s.id = t.session_id
+SELECT {_TURN}, coalesce(s.next_seq, 1) AS next_seq, true AS resumed, coalesce(s.system_prompt, '') AS system_prompt,
+       coalesce(s.tools, convert_to('[]', 'UTF8')) AS tools, s.model, coalesce(s.keep_interrupted_text, false) AS keep_interrupted_text
+FROM t LEFT JOIN sessions s ON s.id = t.session_id
 """)
 
 COMMIT = _sql(f"""
@@ -147,7 +104,7 @@ WITH s AS MATERIALIZED (
     WHERE id = :id AND generation = :generation AND owner IS NOT DISTINCT FROM CAST(:owner AS text)
       AND last_seq = :previous_seq AND state IN ('running', 'queued')
       AND (CAST(:next_seq AS bigint) = 0 OR EXISTS (SELECT 1 FROM s))
-    RETURNING id, session_id
+    RETURNING id, session_id, tenant_id
 ), e AS (
     INSERT INTO turn_events (turn_id, first_seq, last_seq, kind, frames)
     SELECT t.id, x.* FROM t, unnest(CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[]), CAST(:kinds AS smallint[]),
@@ -164,10 +121,20 @@ WITH s AS MATERIALIZED (
 ), u AS (
     UPDATE sessions SET next_seq = greatest(next_seq, CAST(:next_seq AS bigint)), updated_at = clock_timestamp() FROM t
     WHERE sessions.id = t.session_id AND CAST(:next_seq AS bigint) > 0
+), q AS (
+    INSERT INTO tenant_usage (tenant_id, day, tokens, cost_usd)
+    SELECT t.tenant_id, (clock_timestamp() AT TIME ZONE 'UTC')::date, CAST(:tokens AS bigint), CAST(:cost_usd AS double precision)
+    FROM t
+    WHERE CAST(:ended AS boolean) AND (CAST(:tokens AS bigint) > 0 OR CAST(:cost_usd AS double precision) > 0)
+      AND EXISTS (SELECT 1 FROM tenant_usage k WHERE k.tenant_id = t.tenant_id)
+    ON CONFLICT (tenant_id, day) DO UPDATE
+        SET tokens = tenant_usage.tokens + excluded.tokens, cost_usd = tenant_usage.cost_usd + excluded.cost_usd
 )
 SELECT (SELECT id FROM t) AS applied,
        EXISTS (SELECT 1 FROM turns q WHERE q.session_id = :session_id AND q.state = 'queued') AS waiting
 """)
+
+"""An end adds what its turn used to the tenant's day, but only for tenants that were ever under a quota of a day: those have a row."""
 
 FENCE = _sql("SELECT generation, last_seq FROM turns WHERE id = :id")
 
@@ -237,15 +204,18 @@ WITH c AS MATERIALIZED (
 ), d AS (
     DELETE FROM turn_events USING c WHERE turn_events.turn_id = c.id AND turn_events.kind = 0 RETURNING 1
 ), u AS (
-    UPDATE turns SET deltas_pruned = true FROM c WHERE turns.id = c.id
+    UPDATE turns SET deltas_pruned = true, history = NULL FROM c WHERE turns.id = c.id
 )
 SELECT (SELECT count(*) FROM d) AS removed
 """)
+"""The history of a stateless call goes with its deltas: nobody goes on from it, and its client sends it again with every call."""
 
 FORGET_TURN_KEYS = _sql("""
 UPDATE turns SET idempotency_key = NULL
 WHERE idempotency_key IS NOT NULL AND created_at < clock_timestamp() - make_interval(secs => :age_s)
 """)
+
+FORGET_STATELESS_KEYS = _sql("DELETE FROM stateless_keys WHERE created_at < clock_timestamp() - make_interval(secs => :age_s)")
 
 FORGET_SESSION_KEYS = _sql("""
 UPDATE sessions SET idempotency_key = NULL

@@ -11,8 +11,8 @@ import msgspec
 from asyncpg import UniqueViolationError
 
 from app.domain.errors import LeaseLostError
-from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
-from app.domain.messages import Message, Role, StoredMessage, decode_message, encode_message
+from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
+from app.domain.messages import encode_message
 from app.domain.sessions import Page
 from app.domain.turns import (
     Busy,
@@ -30,17 +30,19 @@ from app.domain.turns import (
     QueueFull,
     Replayed,
     RowKind,
+    TooManyOpen,
     TurnRequest,
     TurnState,
     TurnView,
 )
+from app.store import opening_sql
 from app.store import turn_sql as sql
 from app.store.engine import Database
+from app.store.turn_openings import opened, params_of, statement_of
 
 _encode = msgspec.json.Encoder().encode
 _request = msgspec.json.Decoder(TurnRequest)
 _machine = msgspec.json.Decoder(MachineState)
-_INITIAL_STATE = _encode(MachineState())
 _OPEN_TRIES = 3
 READ_ROWS = 64
 """Event rows that one cursor gets in one read."""
@@ -55,25 +57,41 @@ class TurnRepository:
 
     async def open(self, turn: NewTurn) -> Opening:
         """Write a turn with its first events and, when it starts at once, its user message; one atomic statement."""
-        params = _open_params(turn)
+        params = params_of(turn)
         for _ in range(_OPEN_TRIES):
-            row = await self._insert(params)
-            if row.session_id is None:
+            row = await self._insert(turn, params)
+            if row is None:
+                return await self.replayed(turn) or TooManyOpen()
+            if not row.known:
                 return NoSession()
             if row.turn_id is not None:
-                return _opened(turn, row) if turn.owner is not None else Queued(turn_id=turn.id)
+                return opened(turn, row) if turn.owner is not None else Queued(turn_id=turn.id)
             opening = await self._refusal(turn)
             if opening is not None:
                 return opening
         return QueueFull() if turn.owner is None else NoSession()
 
-    async def _insert(self, params: dict[str, Any]) -> Any:
-        if params["owner"] is not None:
-            return (await self._database.fetch(sql.OPEN, params))[0]
+    async def replayed(self, turn: NewTurn) -> Replayed | None:
+        """The turn that the idempotency key of ``turn`` made before; ``None`` when there is none."""
+        opening = None if turn.idempotency_key is None else await self._refusal(turn)
+        return opening if isinstance(opening, Replayed) else None
+
+    async def _insert(self, turn: NewTurn, params: dict[str, Any]) -> Any:
+        """The row of the opening; ``None`` when the tenant has ``max_open`` turns already."""
+        statement, max_open = statement_of(turn), turn.max_open
+        if turn.owner is not None and max_open is None:
+            return (await self._database.fetch(statement.alone, params))[0]
         async with self._database.transaction() as connection:
-            # The count of queued turns must see those that were queued while this one waited for the session's row.
-            await connection.execute(sql.LOCK_SESSION, {"session_id": params["session_id"], "tenant_id": params["tenant_id"]})
-            return (await connection.execute(sql.ENQUEUE, params)).all()[0]
+            # What is counted must include what was opened while this one waited: lock first, count in the next statement.
+            if max_open is not None:
+                await connection.execute(sql.LOCK_TENANT, {"tenant_id": params["tenant_id"]})
+            if params["owner"] is None:
+                await connection.execute(sql.LOCK_SESSION, {"session_id": params["session_id"], "tenant_id": params["tenant_id"]})
+            if max_open is not None:
+                count = (await connection.execute(sql.COUNT_OPEN, {"tenant_id": params["tenant_id"]})).scalar_one()
+                if count >= max_open:
+                    return None
+            return (await connection.execute(statement.within, params)).all()[0]
 
     async def session_model(self, tenant_id: TenantId, session_id: SessionId) -> str | None:
         """The model that a session asks for; ``None`` when it asks for none or is unknown."""
@@ -84,7 +102,7 @@ class TurnRepository:
         """Why the insert did nothing; ``None`` when the reason is already gone."""
         row = (
             await self._database.fetch(
-                sql.WHY_NOT_OPENED,
+                opening_sql.WHY_NOT_OPENED if turn.stateless is None else opening_sql.WHY_NOT_STATELESS,
                 {
                     "id": turn.id,
                     "session_id": turn.session_id,
@@ -198,85 +216,10 @@ class TurnRepository:
         """Delete deltas of long ended turns and forget old idempotency keys; returns the rows removed."""
         removed = await self._database.fetch(sql.PRUNE_DELTAS, {"age_s": delta_age_s})
         await self._database.fetch(sql.FORGET_TURN_KEYS, {"age_s": idempotency_age_s})
+        await self._database.fetch(sql.FORGET_STATELESS_KEYS, {"age_s": idempotency_age_s})
         await self._database.fetch(sql.FORGET_SESSION_KEYS, {"age_s": idempotency_age_s})
         await self._database.fetch(sql.FORGET_REPLICAS, {"age_s": 10 * self._ttl_s})
         return int(removed[0].removed)
-
-
-def _open_params(turn: NewTurn) -> dict[str, Any]:
-    return {
-        "id": turn.id,
-        "tenant_id": turn.tenant_id,
-        "session_id": turn.session_id,
-        "state": (TurnState.RUNNING if turn.owner else TurnState.QUEUED).value,
-        "rank": 0 if turn.request.on_busy.value == "interrupt" else 1,
-        "owner": turn.owner,
-        "request": _encode(turn.request),
-        "message_id": turn.message_id,
-        "input_message": encode_message(Message(role=Role.USER, content=turn.request.input)),
-        "machine": _INITIAL_STATE,
-        "last_seq": turn.rows[-1].last,
-        "key": turn.idempotency_key,
-        "fingerprint": turn.fingerprint,
-        "max_queued": turn.max_queued,
-        "first": turn.rows[0].first,
-        "kind": int(turn.rows[0].kind),
-        "frames": b"".join(row.frames for row in turn.rows),
-    }
-
-
-def _opened(turn: NewTurn, row: Any) -> OpenTurn:
-    return OpenTurn(
-        fence=Fence(turn_id=turn.id, session_id=turn.session_id, owner=turn.owner, generation=1),
-        tenant_id=turn.tenant_id,
-        request=turn.request,
-        state=MachineState(),
-        last_seq=turn.rows[-1].last,
-        next_message_seq=row.next_seq + 1,
-        system_prompt=row.system_prompt,
-        tools=row.tools,
-        model=row.model,
-        keep_interrupted_text=row.keep_interrupted_text,
-        cancel_reason=None,
-        resumed=False,
-        rows=turn.rows,
-        working_set=_working_set(turn, row),
-    )
-
-
-def _working_set(turn: NewTurn, row: Any) -> tuple[StoredMessage, ...] | None:
-    """The messages that came with the opening and the turn's own; ``None`` when they are not surely the newest.
-
-    A statement that waited for the turn before it has the session's row as it is now, but messages as they were when it began: then
-    the last of them does not reach up to the session's next place. (Whatever changes the working set must move that place.)
-    """
-    found = [
-        StoredMessage(
-            id=MessageId(message_id),
-            session_id=turn.session_id,
-            seq=seq,
-            turn_id=TurnId(turn_id) if turn_id else None,
-            message=decode_message(body),
-            archived=False,
-            created_at_ms=created_at_ms,
-        )
-        for seq, message_id, turn_id, body, created_at_ms in zip(
-            row.seqs or (), row.ids or (), row.turn_ids or (), row.bodies or (), row.times or (), strict=True
-        )
-    ]
-    reached = found[-1].seq + 1 + len(found[-1].message.tool_calls) if found else 1
-    if reached != row.next_seq:
-        return None
-    own = StoredMessage(
-        id=turn.message_id,
-        session_id=turn.session_id,
-        seq=row.next_seq,
-        turn_id=turn.id,
-        message=Message(role=Role.USER, content=turn.request.input),
-        archived=False,
-        created_at_ms=turn.created_at_ms,
-    )
-    return (*found, own)
 
 
 def _open_turn(row: Any) -> OpenTurn:
@@ -298,13 +241,17 @@ def _open_turn(row: Any) -> OpenTurn:
 
 def _fence(row: Any) -> Fence:
     owner = ReplicaId(row.owner) if row.owner else None
-    return Fence(turn_id=TurnId(row.id), session_id=SessionId(row.session_id), owner=owner, generation=row.generation)
+    return Fence(turn_id=TurnId(row.id), session_id=_session_id(row), owner=owner, generation=row.generation)
+
+
+def _session_id(row: Any) -> SessionId | None:
+    return SessionId(row.session_id) if row.session_id else None
 
 
 def _view(row: Any) -> TurnView:
     return TurnView(
         id=TurnId(row.id),
-        session_id=SessionId(row.session_id),
+        session_id=_session_id(row),
         state=TurnState(row.state),
         reason=row.reason,
         request=_request.decode(row.request),
@@ -320,6 +267,7 @@ def _view(row: Any) -> TurnView:
 
 def _commit_params(commit: Commit) -> dict[str, Any]:
     closing = commit.closing
+    used = commit.state.usage
     state = closing.state if closing else TurnState.QUEUED if commit.hand_over else TurnState.RUNNING
     return {
         "id": commit.fence.turn_id,
@@ -332,6 +280,8 @@ def _commit_params(commit: Commit) -> dict[str, Any]:
         "new_owner": commit.fence.owner if state is TurnState.RUNNING else None,
         "machine": _encode(commit.state),
         "ended": closing is not None,
+        "tokens": used.input_tokens + used.output_tokens,
+        "cost_usd": commit.state.cost_usd or 0.0,
         "reason": closing.reason if closing else None,
         "outcome": closing.outcome if closing else None,
         "firsts": [row.first for row in commit.rows],

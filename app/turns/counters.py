@@ -16,6 +16,10 @@ class Counters:
     """By terminal state and reason."""
     attempt_failures: Counter[str] = field(default_factory=Counter)
     """By failure reason."""
+    throttled: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Model calls held back, by limit and by what came of it: ``waited`` or ``skipped``."""
+    quota_refusals: Counter[str] = field(default_factory=Counter)
+    """Turns refused by a quota of their tenant, by policy."""
     events_written: int = 0
     delta_batches: int = 0
     lost: int = 0

@@ -3,7 +3,8 @@
 import msgspec
 
 from app.domain.errors import LeaseLostError
-from app.domain.events import FrameEncoder, terminal_event
+from app.domain.events import FrameEncoder
+from app.domain.terminal_events import terminal_event
 from app.domain.turns import Closing, Commit, EventRow, Interrupted, InterruptReason, RowKind, TurnState, TurnView
 from app.ports import TurnStore
 from app.turns.counters import Counters

@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 
 import msgspec
 
@@ -19,20 +18,21 @@ from app.domain.events import (
     AttemptReset,
     Fact,
     IterationStarted,
+    ProviderThrottled,
     ToolCompleted,
     TurnQueued,
     TurnResumed,
     TurnStarted,
-    shown_text,
-    terminal_event,
 )
 from app.domain.ids import MessageId, make_id
 from app.domain.messages import Message, StoredMessage
 from app.domain.model import MessageDelta
 from app.domain.tenants import Tenant
+from app.domain.terminal_events import terminal_event
 from app.domain.tools import INTERRUPTED_OUTPUT
 from app.domain.turns import (
     Completed,
+    CompletedReason,
     Failed,
     FailedReason,
     Interrupted,
@@ -46,6 +46,7 @@ from app.ports import Clock, MessageStore, ModelClient, ModelClients, TenantStor
 from app.turns.counters import Counters
 from app.turns.event_log import EventLog
 from app.turns.lease import Lease
+from app.turns.remains import open_calls, stored_rows, text_of
 from app.turns.writer import TurnWriter, patiently
 
 logger = logging.getLogger(__name__)
@@ -107,10 +108,14 @@ class TurnRunner:
         turn = self._turn
         try:
             await self._load()
+            rows = await stored_rows(self._parts.turns, self._parts.clock, turn.fence.turn_id)
             attempt = turn.state.attempts + 1
-            outcome = Interrupted(reason=turn.cancel_reason or InterruptReason.WORKER_LOST, output=await self._stored_text(attempt))
-            reset = AttemptReset(attempt=attempt)
-            await self._close(outcome, before=() if self._unanswered() else (reset,))
+            outcome = Interrupted(reason=turn.cancel_reason or InterruptReason.WORKER_LOST, output=text_of(rows, attempt))
+            # The calls of a session's turn are answered from its messages, in the closing; a stateless call has but its events.
+            calls = open_calls(rows) if turn.fence.session_id is None else []
+            answers: tuple[Fact, ...] = tuple(_interrupted_call(history.interrupted_result(call)) for call in calls)
+            reset: tuple[Fact, ...] = () if answers or self._unanswered() else (AttemptReset(attempt=attempt),)
+            await self._close(outcome, before=(*answers, *reset))
             self._parts.counters.recovered += 1
         except LeaseLostError:
             logger.warning("another replica ends the lost turn", extra={"turn_id": turn.fence.turn_id})
@@ -144,7 +149,7 @@ class TurnRunner:
             tenant = await patiently(lambda: parts.tenants.tenant(self._turn.tenant_id), parts.clock)
         if tenant is None:
             raise InvalidRequestError("The tenant is disabled.")
-        model = parts.models.for_chat(tenant, self._turn.model)
+        model = parts.models.for_chat(tenant, self._turn.request.model or self._turn.model)
         await self._load()
         if not self._announced:
             await self._writer.record(self._first_events(model), (), self._turn.state)
@@ -158,25 +163,12 @@ class TurnRunner:
                     return
 
     async def _load(self) -> None:
-        """Take the session's messages, the turn's own included."""
-        parts = self._parts
+        """Take the session's messages, the turn's own included. A stateless call that was lost has none left: nobody goes on with it."""
+        parts, session_id = self._parts, self._turn.fence.session_id
         if self._turn.working_set is not None:
             self._writer.placed = list(self._turn.working_set)
-            return
-        self._writer.placed = await patiently(lambda: parts.messages.working_set(self._turn.fence.session_id), parts.clock)
-
-    async def _stored_text(self, attempt: int) -> str:
-        """As much of an attempt's text as the lost replica had stored."""
-        parts, turn_id = self._parts, self._turn.fence.turn_id
-        texts: list[str] = []
-        cursor = 0
-        while True:
-            position = (turn_id, cursor)
-            rows, _ = (await patiently(partial(parts.turns.read_events, [position]), parts.clock))[position]
-            if not rows:
-                return "".join(texts)
-            texts.extend(shown_text(row.frames, attempt) for row in rows)
-            cursor = rows[-1].last
+        elif session_id is not None:
+            self._writer.placed = await patiently(lambda: parts.messages.working_set(session_id), parts.clock)
 
     def _first_events(self, model: ModelClient) -> tuple[Fact, ...]:
         turn = self._turn
@@ -199,8 +191,10 @@ class TurnRunner:
         match fact:
             case Record():
                 await self._record(fact)
-                if fact.boundary and self._parts.should_hand_over():
-                    await self._writer.hand_over(TurnQueued(session_id=self._turn.fence.session_id, reason="handed_over"))
+                session_id = self._turn.fence.session_id
+                # A stateless call is not handed over: its client waits on this very connection, and its messages are no rows.
+                if fact.boundary and session_id is not None and self._parts.should_hand_over():
+                    await self._writer.hand_over(TurnQueued(session_id=session_id, reason="handed_over"))
                     return True
                 return False
             case End(outcome=outcome):
@@ -212,13 +206,19 @@ class TurnRunner:
         for event in fact.events:
             if isinstance(event, AttemptFailedEvent):
                 self._parts.counters.attempt_failures[event.reason.value] += 1
+            elif isinstance(event, ProviderThrottled):
+                self._parts.counters.throttled[event.limit, "skipped" if event.skipped else "waited"] += 1
         await self._writer.record(fact.events, fact.messages, fact.state)
         # A call may start after its intent is stored, but only while the turn is surely ours.
         await self._parts.lease.wait_valid()
 
     def _unanswered(self, added: Sequence[StoredMessage] = ()) -> list[StoredMessage]:
-        """Results for the calls that have none, neither stored nor in ``added``, each at its place."""
-        placed = sorted((*self._writer.placed, *added), key=lambda stored: stored.seq)
+        """Results for the turn's calls that have none, neither stored nor in ``added``, each at its place.
+
+        Calls that an earlier turn left to its client are not among them: their results may still come.
+        """
+        own = (stored for stored in (*self._writer.placed, *added) if stored.turn_id == self._turn.fence.turn_id)
+        placed = sorted(own, key=lambda stored: stored.seq)
         calls = history.unanswered((stored.seq, stored.message) for stored in placed)
         return [self._stored(seq, history.interrupted_result(call)) for seq, call in calls]
 
@@ -252,7 +252,7 @@ class TurnRunner:
         forget: bool = False,
     ) -> None:
         """End the turn with everything that keeps its session's history valid, in one commit."""
-        results = self._unanswered(messages)
+        results = [] if _leaves_calls(outcome) else self._unanswered(messages)
         added = [*messages, *results]
         note = None if forget else history.closing_note(outcome, keep_text=self._turn.keep_interrupted_text)
         if note is not None:
@@ -284,6 +284,11 @@ def _terminal_state(outcome: Outcome) -> TurnState:
             return TurnState.INTERRUPTED
         case Failed():
             return TurnState.FAILED
+
+
+def _leaves_calls(outcome: Outcome) -> bool:
+    """Whether the turn ends with calls that its client answers."""
+    return isinstance(outcome, Completed) and outcome.reason is CompletedReason.TOOL_CALLS
 
 
 def _interrupted_call(result: Message) -> ToolCompleted:

@@ -2,12 +2,13 @@
 
 import secrets
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from app.domain.errors import ConflictError, InvalidRequestError, NotFoundError, UnavailableError
+from app.domain.errors import ConflictError, InvalidRequestError, NotFoundError, QuotaExceededError, UnavailableError
 from app.domain.events import Event, FrameEncoder, IterationStarted, TurnQueued, TurnStarted
 from app.domain.ids import MessageId, SessionId, TenantId, TurnId, make_id
 from app.domain.model import RouteRef
+from app.domain.quotas import QuotaState
 from app.domain.sessions import Page
 from app.domain.tenants import Purpose, Tenant
 from app.domain.turns import (
@@ -25,12 +26,15 @@ from app.domain.turns import (
     QueueFull,
     Replayed,
     RowKind,
+    StatelessCall,
+    TooManyOpen,
     TurnRequest,
     TurnState,
     TurnView,
 )
 from app.ports import Clock, ModelClients, TurnStore
 from app.turns.counters import Counters
+from app.turns.quotas import Quotas, too_many_open
 from app.turns.server import TurnServer
 
 LOOK_BACK = 100
@@ -43,13 +47,16 @@ class Started:
 
     turn_id: TurnId
     replayed: bool
+    quotas: tuple[QuotaState, ...] = ()
+    """How the tenant's quotas stand, if it has any and a turn was made."""
 
 
 class Turns:
     """Turns of all tenants, as callers see them."""
 
-    def __init__(self, server: TurnServer, store: TurnStore, models: ModelClients, clock: Clock) -> None:
+    def __init__(self, server: TurnServer, store: TurnStore, models: ModelClients, clock: Clock, *, quotas: Quotas) -> None:
         self._server = server
+        self._quotas = quotas
         self._store = store
         self._models = models
         self._clock = clock
@@ -65,17 +72,55 @@ class Turns:
         return self._server.counters
 
     async def start(
-        self, tenant: Tenant, session_id: SessionId, request: TurnRequest, *, idempotency_key: str | None, fingerprint: bytes
+        self,
+        tenant: Tenant,
+        session_id: SessionId | None,
+        request: TurnRequest,
+        *,
+        idempotency_key: str | None,
+        fingerprint: bytes,
+        stateless: StatelessCall | None = None,
     ) -> Started:
-        """Start, queue, or find again a turn.
+        """Start, queue, or find again a turn. Without a session it is a stateless call, whose conversation is in ``stateless``.
 
-        Raises NotFoundError (session), ConflictError (``turn_in_progress``, ``queue_full``, ``idempotency_mismatch``),
+        Raises NotFoundError (session), QuotaExceededError, ConflictError (``turn_in_progress``, ``queue_full``, ``idempotency_mismatch``),
         UnavailableError (``draining``, ``at_capacity``, ``storage_unavailable``), InvalidRequestError (the tenant has no chain).
         """
         if self.draining:
             raise UnavailableError("draining", "This replica is shutting down; another one takes the request.", retry_after_s=1)
-        primary = await self._primary(tenant, session_id)
-        ask = _Ask(tenant, session_id, request, idempotency_key, fingerprint, primary)
+        primary = await self._primary(tenant, session_id, request.model)
+        ask = _Ask(tenant, session_id, request, idempotency_key, fingerprint, primary, stateless)
+        if not tenant.settings.limits_turns:
+            return self._answer(await self._begin(ask), tenant)
+        try:
+            return await self._start_within(ask)
+        except QuotaExceededError as error:
+            self.counters.quota_refusals.update(state.policy.value for state in error.violated)
+            raise
+
+    async def _start_within(self, ask: "_Ask") -> Started:
+        """Start a turn if its tenant's quotas have room for it; what a repeated key names is found again all the same."""
+        try:
+            admission = await self._quotas.admit(ask.tenant)
+        except QuotaExceededError:
+            replayed = await self._replayed(ask)
+            if replayed is None:
+                raise
+            return self._answer(replayed, ask.tenant)
+        try:
+            opening = await self._begin(ask)
+        except UnavailableError as error:
+            if error.code == "at_capacity":  # else the turn may have been written although no answer came: then its place is taken
+                await self._quotas.give_back(admission)
+            raise
+        if not isinstance(opening, OpenTurn | Queued):
+            await self._quotas.give_back(admission)
+            return self._answer(opening, ask.tenant)
+        return replace(self._answer(opening, ask.tenant), quotas=admission.states)
+
+    async def _begin(self, ask: "_Ask") -> Opening:
+        """Open the turn at once where there is room, else queue it if the caller waits."""
+        request = ask.request
         if self._server.free:
             opening = await self._open(ask, queue=None)
             if isinstance(opening, Busy) and request.on_busy is not OnBusy.REJECT:
@@ -85,8 +130,15 @@ class Turns:
             if isinstance(opening, Queued) and request.on_busy is OnBusy.INTERRUPT:
                 await self._supersede(ask)
         else:
-            raise UnavailableError("at_capacity", "This replica runs as many turns as it may.", retry_after_s=2)
-        return self._answer(opening)
+            replayed = await self._replayed(ask)
+            if replayed is None:
+                raise UnavailableError("at_capacity", "This replica runs as many turns as it may.", retry_after_s=2)
+            return replayed
+        return opening
+
+    async def _replayed(self, ask: "_Ask") -> Opening | None:
+        """The turn that the idempotency key names already: it is found again whatever there is no room for."""
+        return None if ask.idempotency_key is None else await self._store.replayed(self._new_turn(ask, None))
 
     async def get(self, tenant_id: TenantId, turn_id: TurnId) -> TurnView:
         """One turn. Raises NotFoundError."""
@@ -139,43 +191,48 @@ class Turns:
         return opening
 
     async def _open(self, ask: "_Ask", *, queue: str | None) -> Opening:
+        return await self._server.open(self._new_turn(ask, queue), ask.tenant)
+
+    def _new_turn(self, ask: "_Ask", queue: str | None) -> NewTurn:
         now_ms = self._clock.unix_ms()
         turn_id = TurnId(make_id("turn", now_ms, secrets.token_bytes(10)))
         events = _first_events(ask, queue)
         encoder = FrameEncoder(turn_id)
         frames = b"".join(encoder.frame(1 + index, event) for index, event in enumerate(events))
-        return await self._server.open(
-            NewTurn(
-                id=turn_id,
-                tenant_id=ask.tenant.id,
-                session_id=ask.session_id,
-                request=ask.request,
-                owner=self._server.lease.replica if queue is None else None,
-                message_id=MessageId(make_id("msg", now_ms, secrets.token_bytes(10))),
-                rows=(EventRow(1, len(events), RowKind.FACTS, frames),),
-                max_queued=ask.tenant.settings.max_queued_turns,
-                idempotency_key=ask.idempotency_key,
-                fingerprint=ask.fingerprint,
-                created_at_ms=now_ms,
-            ),
-            ask.tenant,
+        settings = ask.tenant.settings
+        return NewTurn(
+            id=turn_id,
+            tenant_id=ask.tenant.id,
+            session_id=ask.session_id,
+            request=ask.request,
+            owner=self._server.lease.replica if queue is None else None,
+            message_id=MessageId(make_id("msg", now_ms, secrets.token_bytes(10))),
+            rows=(EventRow(1, len(events), RowKind.FACTS, frames),),
+            max_queued=settings.max_queued_turns,
+            idempotency_key=ask.idempotency_key,
+            fingerprint=ask.fingerprint,
+            created_at_ms=now_ms,
+            stateless=ask.stateless,
+            answer_ids=tuple(MessageId(make_id("msg", now_ms, secrets.token_bytes(10))) for _ in ask.request.answers),
+            max_open=settings.max_concurrent_turns,
         )
 
     async def _supersede(self, ask: "_Ask") -> None:
         """Interrupt the turn that runs in the session, if one does."""
+        if ask.session_id is None:
+            return
         page = await self._store.list_for_session(ask.tenant.id, ask.session_id, LOOK_BACK, None)
         for view in page.data:
             if view.state is TurnState.RUNNING:
                 await self.interrupt(ask.tenant.id, view.id, InterruptReason.SUPERSEDED)
 
-    async def _primary(self, tenant: Tenant, session_id: SessionId) -> RouteRef:
+    async def _primary(self, tenant: Tenant, session_id: SessionId | None, model: str | None) -> RouteRef:
         """The route that the turn asks first, for its first event. Only a chain of several routes leaves the session a choice."""
-        model = None
-        if len(tenant.chains.get(Purpose.CHAT, ())) > 1:
+        if model is None and session_id is not None and len(tenant.chains.get(Purpose.CHAT, ())) > 1:
             model = await self._store.session_model(tenant.id, session_id)
         return self._models.for_chat(tenant, model).primary
 
-    def _answer(self, opening: Opening) -> Started:
+    def _answer(self, opening: Opening, tenant: Tenant) -> Started:
         match opening:
             case OpenTurn():
                 return Started(turn_id=opening.fence.turn_id, replayed=False)
@@ -189,6 +246,8 @@ class Turns:
                 raise ConflictError("turn_in_progress", "The session has a running turn.", turn_id=turn_id)
             case QueueFull():
                 raise ConflictError("queue_full", "The session has as many waiting turns as it may.")
+            case TooManyOpen():
+                raise too_many_open(tenant.settings)
             case NoSession():
                 raise NotFoundError
 
@@ -205,9 +264,10 @@ class _Ask:
     """What a POST asks for."""
 
     tenant: Tenant
-    session_id: SessionId
+    session_id: SessionId | None
     request: TurnRequest
     idempotency_key: str | None
     fingerprint: bytes
     primary: RouteRef
     """The route that is asked first."""
+    stateless: StatelessCall | None

@@ -102,6 +102,8 @@ class TurnWriter:
             first = live.last_seq + 1
             frames = [live.encoder.frame(first + index, event) for index, event in enumerate(events)]
             kind = RowKind.TERMINAL if closing else RowKind.FACTS
+            in_session = self._fence.session_id is not None
+            rows = messages if in_session else ()  # the messages of a stateless call are its client's to keep
             facts = EventRow(first, first + len(frames) - 1, kind, b"".join(frames))
             await self._store_commit(
                 Commit(
@@ -109,8 +111,8 @@ class TurnWriter:
                     previous_seq=self._fact_seq,
                     last_seq=facts.last,
                     rows=(deltas, facts) if deltas else (facts,),
-                    messages=tuple(NewMessage(id=stored.id, seq=stored.seq, message=stored.message) for stored in messages),
-                    next_message_seq=_next_seq(self.placed) + 1 if forget else _next_seq(messages),
+                    messages=tuple(NewMessage(id=stored.id, seq=stored.seq, message=stored.message) for stored in rows),
+                    next_message_seq=_next_seq(self.placed) + 1 if forget and in_session else _next_seq(rows),
                     state=state,
                     closing=closing,
                     hand_over=hand_over,

@@ -8,13 +8,15 @@ from typing_extensions import override
 from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId
 from app.domain.messages import Message
 from app.domain.sessions import NewSession
-from app.ports import MessageStore, ReplicaStore, SessionStore, TurnStore
+from app.ports import MessageStore, ReplicaStore, SessionStore, TurnStore, UsageStore
 from app.store.engine import Database
 from app.store.messages import MessageRepository
 from app.store.replicas import ReplicaRepository
 from app.store.sessions import SessionRepository
 from app.store.turns import TurnRepository
+from app.store.usage import UsageRepository
 from tests.fakes.clock import HandClock
+from tests.fakes.quotas import InMemoryUsage
 from tests.fakes.replicas import InMemoryReplicas
 from tests.fakes.sessions import InMemoryMessages, InMemorySessions
 from tests.fakes.turns import InMemoryTurns
@@ -30,6 +32,7 @@ class World(Protocol):
     sessions: SessionStore
     messages: MessageStore
     replicas: ReplicaStore
+    usage: UsageStore
 
     async def tenant(self) -> TenantId:
         """A new tenant."""
@@ -75,6 +78,7 @@ class MemoryWorld(World):
         self.messages = InMemoryMessages(self._sessions)
         self.replicas = self._replicas
         self.turns = InMemoryTurns(self._sessions, self._replicas, self.clock, ttl_s=TTL_S)
+        self.usage = InMemoryUsage(self.turns, self.clock)
 
     @override
     async def tenant(self) -> TenantId:
@@ -108,6 +112,7 @@ class PostgresWorld(World):
         self.messages = MessageRepository(database)
         self.replicas = ReplicaRepository(database)
         self.turns = TurnRepository(database, lease_ttl_s=TTL_S)
+        self.usage = UsageRepository(database)
 
     @override
     async def tenant(self) -> TenantId:
@@ -122,6 +127,9 @@ class PostgresWorld(World):
         columns = ("created_at", "started_at", "ended_at", "watched_until")
         shifts = ", ".join(f"{column} = {column} - make_interval(secs => :seconds)" for column in columns)
         await self.database.fetch(text(f"UPDATE turns SET {shifts}"), {"seconds": seconds})
+        await self.database.fetch(
+            text("UPDATE stateless_keys SET created_at = created_at - make_interval(secs => :seconds)"), {"seconds": seconds}
+        )
         await self.database.fetch(
             text("UPDATE replicas SET expires_at = expires_at - make_interval(secs => :seconds)"), {"seconds": seconds}
         )

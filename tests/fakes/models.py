@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing_extensions import override
 
 from app.domain.errors import InvalidRequestError, ModelUnavailableError
-from app.domain.model import FailureReason, ModelChunk, ModelRequest, RouteRef, Usage
+from app.domain.model import FailureReason, ModelChunk, ModelRequest, RouteRef
 from app.domain.tenants import Purpose, Tenant
 from app.ports import ModelClient, ModelClients
 
@@ -23,7 +23,7 @@ class SilentModel(ModelClient):
 
     @override
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[ModelChunk], None]:
-        raise ModelUnavailableError(FailureReason.CONNECT_FAILED, "There is no provider.", (), usage=Usage(), cost_usd=None)
+        raise ModelUnavailableError(FailureReason.CONNECT_FAILED, "There is no provider.")
         yield ()
 
 
@@ -36,3 +36,7 @@ class SilentModels(ModelClients):
             if model in (None, route.model):
                 return SilentModel(route.ref)
         raise InvalidRequestError("The chain has no such model.")
+
+    @override
+    def for_purpose(self, tenant: Tenant, purpose: Purpose) -> SilentModel:
+        return self.for_chat(tenant, None)

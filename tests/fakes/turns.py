@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from app.domain.errors import LeaseLostError
 from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
-from app.domain.messages import Message, Role, StoredMessage
+from app.domain.messages import StoredMessage
 from app.domain.sessions import Page
 from app.domain.turns import (
     SEQ_GAP,
@@ -34,8 +34,10 @@ from app.domain.turns import (
     QueueFull,
     Replayed,
     RowKind,
+    TooManyOpen,
     TurnState,
     TurnView,
+    opened_stateless,
 )
 from app.ports import Clock, TurnStore
 from tests.fakes.replicas import InMemoryReplicas, away
@@ -113,9 +115,12 @@ class InMemoryTurns(TurnStore):
     @override
     async def open(self, turn: NewTurn) -> Opening:
         await self._enter("open")
-        session = self._sessions.stored(turn.session_id) if turn.session_id in self._sessions.messages else None
-        if session is None or session.tenant_id != turn.tenant_id:
-            return NoSession()
+        if turn.session_id is not None:
+            session = self._sessions.stored(turn.session_id) if turn.session_id in self._sessions.messages else None
+            if session is None or session.tenant_id != turn.tenant_id:
+                return NoSession()
+        if turn.max_open is not None and self._count_open(turn.tenant_id) >= turn.max_open:
+            return self._replayed(turn) or TooManyOpen()
         refusal = self._refusal(turn)
         if refusal is not None:
             return refusal
@@ -136,11 +141,25 @@ class InMemoryTurns(TurnStore):
         self._answer()
         return Queued(turn_id=turn.id) if turn.owner is None else self._open_turn(row, resumed=False)
 
+    @override
+    async def replayed(self, turn: NewTurn) -> Replayed | None:
+        await self._enter("replayed")
+        return self._replayed(turn)
+
+    def _replayed(self, turn: NewTurn) -> Replayed | None:
+        refusal = None if turn.idempotency_key is None else self._refusal(turn)
+        return refusal if isinstance(refusal, Replayed) else None
+
+    def _count_open(self, tenant_id: TenantId) -> int:
+        return sum(row.new.tenant_id == tenant_id and not row.state.terminal for row in self.rows.values())
+
     def _refusal(self, turn: NewTurn) -> Opening | None:
-        rows = [row for row in self.rows.values() if row.new.session_id == turn.session_id]
+        rows = [row for row in self.rows.values() if (row.new.session_id, row.new.tenant_id) == (turn.session_id, turn.tenant_id)]
         for row in rows:
             if row.new.id == turn.id or (turn.idempotency_key is not None and row.key == turn.idempotency_key):
                 return Replayed(turn_id=row.new.id, same_body=row.new.fingerprint == turn.fingerprint)
+        if turn.session_id is None:
+            return None
         queued = sorted((row for row in rows if row.state is TurnState.QUEUED), key=lambda row: row.rank)
         running = [row for row in rows if row.state is TurnState.RUNNING]
         if turn.owner is not None and (running or queued):
@@ -152,16 +171,20 @@ class InMemoryTurns(TurnStore):
     def _begin(self, row: TurnRow) -> None:
         """The first start of a turn: its user message becomes part of the history."""
         row.started_at, row.started_at_ms = self._clock.monotonic(), self._clock.unix_ms()
-        self._sessions.running[row.new.session_id] = row.new.id
-        message = Message(role=Role.USER, content=row.new.request.input)
-        seq = self._free_seq(row.new.session_id)
-        self._append(row, NewMessage(id=row.new.message_id, seq=seq, message=message))
-        self._next_seq[row.new.session_id] = seq + 1
+        session_id = row.new.session_id
+        if session_id is None:
+            return
+        self._sessions.running[session_id] = row.new.id
+        for message_id, message in row.new.messages:
+            seq = self._free_seq(session_id)
+            self._append(row, NewMessage(id=message_id, seq=seq, message=message))
+            self._next_seq[session_id] = seq + 1
 
     def _free_seq(self, session_id: SessionId) -> int:
         return self._next_seq.get(session_id, len(self._sessions.messages[session_id]) + 1)
 
     def _append(self, row: TurnRow, new: NewMessage) -> None:
+        assert row.new.session_id is not None, "a stateless call has no message rows"
         rows = self._sessions.messages[row.new.session_id]
         assert new.seq not in {stored.seq for stored in rows}, "two messages at one place"
         rows.append(
@@ -178,18 +201,21 @@ class InMemoryTurns(TurnStore):
         rows.sort(key=lambda stored: stored.seq)
 
     def _open_turn(self, row: TurnRow, *, resumed: bool) -> OpenTurn:
-        session = self._sessions.stored(row.new.session_id)
+        new = row.new
+        if new.stateless is not None and not resumed:
+            return opened_stateless(new, new.stateless)
+        session = None if new.session_id is None else self._sessions.stored(new.session_id)
         return OpenTurn(
             fence=row.fence,
             tenant_id=row.new.tenant_id,
             request=row.new.request,
             state=row.machine,
             last_seq=row.last_seq,
-            next_message_seq=self._free_seq(row.new.session_id),
-            system_prompt=session.system_prompt,
-            tools=session.tools,
-            model=session.model,
-            keep_interrupted_text=session.keep_interrupted_text,
+            next_message_seq=1 if new.session_id is None else self._free_seq(new.session_id),
+            system_prompt=session.system_prompt if session else "",
+            tools=session.tools if session else b"[]",
+            model=session.model if session else None,
+            keep_interrupted_text=bool(session and session.keep_interrupted_text),
             cancel_reason=row.cancel_reason,
             resumed=resumed,
         )
@@ -208,6 +234,7 @@ class InMemoryTurns(TurnStore):
             if len(claimed) < limit and row.state is TurnState.QUEUED and self._is_next(row):
                 resumed = row.started_at is not None
                 row.state, row.owner, row.generation = TurnState.RUNNING, owner, row.generation + 1
+                assert row.new.session_id is not None, "a stateless call never waits"
                 self._sessions.running[row.new.session_id] = row.new.id
                 if not resumed:
                     self._begin(row)
@@ -234,7 +261,8 @@ class InMemoryTurns(TurnStore):
         for message in commit.messages:
             self._append(row, message)
         session_id = row.new.session_id
-        self._next_seq[session_id] = max(self._free_seq(session_id), commit.next_message_seq)
+        if session_id is not None:
+            self._next_seq[session_id] = max(self._free_seq(session_id), commit.next_message_seq)
         row.last_seq, row.machine = commit.last_seq, commit.state
         if commit.forget:
             self._forget(row)
@@ -244,15 +272,18 @@ class InMemoryTurns(TurnStore):
         return self._others_wait(row)
 
     def _others_wait(self, row: TurnRow) -> bool:
-        return any(other.new.session_id == row.new.session_id and other.state is TurnState.QUEUED for other in self.rows.values())
+        session_id = row.new.session_id
+        waiting = (other for other in self.rows.values() if other.state is TurnState.QUEUED)
+        return session_id is not None and any(other.new.session_id == session_id for other in waiting)
 
     def _forget(self, row: TurnRow) -> None:
-        rows = self._sessions.messages[row.new.session_id]
+        rows = self._sessions.messages[row.new.session_id] if row.new.session_id else []
         rows[:] = [msgspec.structs.replace(stored, archived=True) if stored.turn_id == row.new.id else stored for stored in rows]
 
     def _release(self, row: TurnRow, commit: Commit) -> None:
-        if self._sessions.running.get(row.new.session_id) == row.new.id:
-            del self._sessions.running[row.new.session_id]
+        session_id = row.new.session_id
+        if session_id is not None and self._sessions.running.get(session_id) == row.new.id:
+            del self._sessions.running[session_id]
         row.owner = None
         if commit.closing is None:
             row.state = TurnState.QUEUED

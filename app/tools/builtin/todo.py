@@ -70,10 +70,13 @@ def todo_tool(store: TodoStore) -> RegisteredTool:
     locks: WeakValueDictionary[SessionId, asyncio.Lock] = WeakValueDictionary()
 
     async def run(arguments: dict[str, Any], context: ToolContext) -> ToolOutcome:
-        lock = locks.setdefault(context.session_id, asyncio.Lock())
+        session_id = context.session_id
+        if session_id is None:
+            return ToolOutcome(output="A list belongs to a session, and this call has none.", is_error=True)
+        lock = locks.setdefault(session_id, asyncio.Lock())
         async with lock:
             try:
-                return await _todo(store, context.session_id, arguments)
+                return await _todo(store, session_id, arguments)
             except _RefusedError as refused:
                 return ToolOutcome(output=f"{refused} The list was not changed.", is_error=True)
 

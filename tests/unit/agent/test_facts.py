@@ -6,7 +6,7 @@ from app.domain.events import MAX_EVENT_TEXT, AttemptFailedEvent, AttemptReset, 
 from app.domain.messages import Message, Role, ToolCall
 from app.domain.model import AttemptFailed, FailureReason, MessageDelta, ReasoningDelta, RouteRef
 from app.domain.tools import ToolOutcome
-from app.domain.turns import MachineState
+from app.domain.turns import MachineState, RouteUse
 from tests.fakes.scripted_model import reply
 
 FIRST = RouteRef(provider="p1", model="m-test")
@@ -60,7 +60,7 @@ def test_the_reply_is_handed_on_without_a_fact_of_its_own() -> None:
 
 def test_a_failed_attempt_without_text_is_recorded_without_a_reset() -> None:
     arrivals = Arrivals.of([failed(4, next_route=FIRST, delay_s=5.0)], STATE)
-    state = msgspec.structs.replace(STATE, attempts=4, route=FIRST)
+    state = msgspec.structs.replace(STATE, attempts=4, route=FIRST, routes=(RouteUse(route=FIRST, attempts=1, failed=1),))
     record = Record(events=(failed_event(4, FIRST, 5.0),), messages=(), state=state)
     assert arrivals == Arrivals(facts=[record], state=state, reply=None)
 

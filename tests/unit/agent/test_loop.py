@@ -17,7 +17,7 @@ from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import Message, Role, StoredMessage, ToolCall, ToolSpec
 from app.domain.model import AttemptFailed, FailureReason, FinishReason, MessageDelta, ModelReply
 from app.domain.tools import INTERRUPTED_OUTPUT, ToolContext, ToolOutcome
-from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, Fence, MachineState, OpenTurn, TurnRequest
+from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, Fence, MachineState, OpenTurn, RouteUse, TurnRequest
 from app.ports import Toolbox
 from tests.fakes.scripted_model import PRIMARY, USAGE, Script, ScriptedModel, reply
 
@@ -120,6 +120,8 @@ def failed(attempt: int, *, shown: bool) -> AttemptFailed:
         text_shown=shown,
         next_route=PRIMARY,
         delay_s=0.0,
+        usage=USAGE,
+        cost_usd=0.5,
     )
 
 
@@ -133,7 +135,8 @@ async def test_a_plain_answer_is_deltas_and_an_end() -> None:
     assert end.outcome == Completed(reason=CompletedReason.ANSWER, output="Hello.")
     assert [(message.seq, message.message) for message in end.messages] == [(FIRST_SEQ, Message(role=Role.ASSISTANT, content="Hello."))]
     assert [type(event) for event in end.events] == [MessageCompleted]
-    assert end.state == MachineState(iteration=1, attempts=1, usage=USAGE, route=PRIMARY)
+    use = RouteUse(route=PRIMARY, attempts=1, usage=USAGE)
+    assert end.state == MachineState(iteration=1, attempts=1, usage=USAGE, route=PRIMARY, routes=(use,))
     assert model.closed == 1
 
 
@@ -251,11 +254,11 @@ async def test_failed_attempts_are_facts_between_the_deltas_and_count_once() -> 
 
 FAILURES = {
     "unavailable": (
-        ModelUnavailableError(FailureReason.OVERLOADED, "It is overloaded.", (), usage=USAGE, cost_usd=0.5),
+        ModelUnavailableError(FailureReason.OVERLOADED, "It is overloaded."),
         Failed(reason=FailedReason.PROVIDER_UNAVAILABLE, detail="It is overloaded.", retryable=True),
     ),
     "overflow": (
-        ContextOverflowError(FailureReason.CONTEXT_OVERFLOW, "It does not fit.", (), usage=USAGE, cost_usd=0.5),
+        ContextOverflowError(FailureReason.CONTEXT_OVERFLOW, "It does not fit."),
         Failed(reason=FailedReason.CONTEXT_EXHAUSTED, detail="It does not fit.", retryable=False),
     ),
 }
@@ -272,11 +275,11 @@ async def test_a_failed_model_call_ends_the_turn_without_a_message(error: ModelE
 
 async def test_a_failure_after_tools_keeps_what_was_recorded() -> None:
     facts, _ = await facts_of(
-        [[reply("", *calls("a"))]], [ModelUnavailableError(FailureReason.STALE, "Stale.", (), usage=USAGE, cost_usd=None)]
+        [[reply("", *calls("a"))]], [ModelUnavailableError(FailureReason.STALE, "Stale.")]
     )
     end = end_of(facts)
     assert isinstance(end.outcome, Failed)
-    assert (end.state.iteration, end.state.usage, end.state.route) == (2, USAGE + USAGE, PRIMARY)
+    assert (end.state.iteration, end.state.usage, end.state.route) == (2, USAGE, PRIMARY)
     assert end.messages == ()
 
 

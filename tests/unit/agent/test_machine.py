@@ -1,12 +1,14 @@
 import msgspec
 import pytest
 
-from app.agent.machine import CLOSING_TEXT, CallModel, Finish, RunTools, after_failure, after_reply, after_tools, charge, count_reply
+from app.agent.machine import CLOSING_TEXT, CallModel, Finish, RunTools, after_failure, after_reply, after_tools, count_failure, count_reply
+from app.domain.errors import ModelUnavailableError
 from app.domain.messages import Message, Role, ToolCall
-from app.domain.model import FailureReason, FinishReason, ModelReply, RouteRef, Usage
-from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, MachineState
+from app.domain.model import AttemptFailed, FailureReason, FinishReason, ModelReply, RouteRef, Usage
+from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, MachineState, RouteUse
 
 ROUTE = RouteRef(provider="p1", model="m-test")
+OTHER = RouteRef(provider="p2", model="m-test")
 CALLS = (ToolCall("c1", "lookup", '{"q":"a"}'), ToolCall("c2", "lookup", "{}"))
 
 
@@ -23,6 +25,21 @@ def reply(finish: FinishReason, text: str = "", calls: tuple[ToolCall, ...] = ()
         cost_usd=None,
     )
     return msgspec.structs.replace(plain, **more)
+
+
+def failure(attempt: int, route: RouteRef, usage: Usage, cost_usd: float | None) -> AttemptFailed:
+    return AttemptFailed(
+        attempt=attempt,
+        route=route,
+        reason=FailureReason.STALE,
+        status=None,
+        message="The provider stopped sending.",
+        text_shown=False,
+        next_route=None,
+        delay_s=0.0,
+        usage=usage,
+        cost_usd=cost_usd,
+    )
 
 
 @pytest.mark.parametrize("finish", [FinishReason.STOP, FinishReason.TOOL_CALLS])
@@ -84,6 +101,9 @@ FAILURES = {
     FailureReason.STALE: (FailedReason.PROVIDER_UNAVAILABLE, True),
     FailureReason.INCOMPLETE_STREAM: (FailedReason.INVALID_RESPONSE, True),
     FailureReason.INVALID_RESPONSE: (FailedReason.INVALID_RESPONSE, True),
+    FailureReason.UNSUPPORTED: (FailedReason.PROVIDER_UNAVAILABLE, False),
+    FailureReason.INVALID_REPLAY: (FailedReason.PROVIDER_UNAVAILABLE, False),
+    FailureReason.BAD_UNICODE: (FailedReason.PROVIDER_UNAVAILABLE, False),
 }
 
 
@@ -92,6 +112,8 @@ REFUSED = {
     FailureReason.PAYLOAD_TOO_LARGE,
     FailureReason.CONTENT_FILTERED,
     FailureReason.INVALID_REQUEST,
+    FailureReason.UNSUPPORTED,
+    FailureReason.BAD_UNICODE,
 }
 """What would be refused again: the turn's messages must not be sent with the next one."""
 
@@ -99,7 +121,7 @@ REFUSED = {
 @pytest.mark.parametrize("reason", list(FailureReason), ids=str)
 def test_an_impossible_model_call_ends_the_turn_with_a_type(reason: FailureReason) -> None:
     expected, retryable = FAILURES[reason]
-    assert after_failure(reason, "It is so.") == Finish(
+    assert after_failure(ModelUnavailableError(reason, "It is so.")) == Finish(
         outcome=Failed(reason=expected, detail="It is so.", retryable=retryable), message=None, forget=reason in REFUSED
     )
 
@@ -130,12 +152,29 @@ def test_usage_attempts_and_route_are_counted_over_the_turn() -> None:
         usage=Usage(input_tokens=11, output_tokens=22, cached_input_tokens=3, reasoning_tokens=4),
         cost_usd=None,
         route=ROUTE,
+        routes=(RouteUse(route=ROUTE, attempts=1, usage=used),),
     )
 
 
-def test_a_call_without_a_reply_is_charged_as_well() -> None:
+def test_a_failed_attempt_is_charged_to_its_route_as_well() -> None:
     used = Usage(input_tokens=10)
-    assert charge(MachineState(attempts=2, route=ROUTE), used, 0.5) == MachineState(attempts=2, route=ROUTE, usage=used, cost_usd=0.5)
+    assert count_failure(MachineState(attempts=1), failure(2, ROUTE, used, 0.5)) == MachineState(
+        attempts=2, route=ROUTE, usage=used, cost_usd=0.5, routes=(RouteUse(route=ROUTE, attempts=1, failed=1, usage=used, cost_usd=0.5),)
+    )
+
+
+def test_each_route_has_its_own_use_and_the_sums_are_the_turns() -> None:
+    state = MachineState()
+    state = count_failure(state, failure(1, ROUTE, Usage(input_tokens=1), None))
+    state = count_failure(state, failure(2, ROUTE, Usage(), 0.25))
+    state = count_reply(state, reply(FinishReason.TOOL_CALLS, attempt=3, route=OTHER, usage=Usage(output_tokens=2), cost_usd=0.5))
+    state = count_reply(state, reply(FinishReason.STOP, "x", attempt=4, usage=Usage(output_tokens=4), cost_usd=0.125))
+    state = count_reply(state, reply(FinishReason.STOP, "x", attempt=5, route=OTHER, usage=Usage(output_tokens=8)))
+    assert state.routes == (
+        RouteUse(route=ROUTE, attempts=3, failed=2, usage=Usage(input_tokens=1, output_tokens=4), cost_usd=0.375),
+        RouteUse(route=OTHER, attempts=2, failed=0, usage=Usage(output_tokens=10), cost_usd=0.5),
+    )
+    assert (state.attempts, state.route, state.usage, state.cost_usd) == (5, OTHER, Usage(input_tokens=1, output_tokens=14), 0.875)
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,20 @@ from app.domain.ids import MessageId, ReplicaId, SessionId, TurnId
 from app.domain.messages import Message, MessageKind, Role, StoredMessage, ToolCall
 from app.domain.model import FinishReason, MessageDelta, ModelChunk, ModelReply, ModelRequest, RouteRef, Usage
 from app.domain.sessions import NewSession
-from app.domain.tenants import Tenant
+from app.domain.tenants import Purpose, Tenant
 from app.domain.tools import ToolContext, ToolOutcome
 from app.domain.turns import EventRow, MachineState, NewTurn, OnBusy, OpenTurn, RowKind, TurnRequest, TurnState
 from app.ports import ModelClient, ModelClients, Wakeups
 from app.turns.counters import Counters
 from app.turns.event_log import EventLog
 from app.turns.lease import Lease
+from app.turns.quotas import Quotas
 from app.turns.server import Stores, Timing, TurnServer
 from app.turns.service import Turns
 from app.turns.writer import TurnWriter
 from tests.fakes.clock import HandClock, settle
+from tests.fakes.quotas import InMemoryUsage
+from tests.fakes.rate_windows import InMemoryRateWindows
 from tests.fakes.replicas import InMemoryReplicas
 from tests.fakes.sessions import InMemoryMessages, InMemorySessions
 from tests.fakes.tenants import InMemoryTenants
@@ -66,6 +69,10 @@ class OneModel(ModelClients):
     def for_chat(self, tenant: Tenant, model: str | None) -> ModelClient:
         return self._client
 
+    @override
+    def for_purpose(self, tenant: Tenant, purpose: Purpose) -> ModelClient:
+        return self._client
+
 
 async def nothing() -> None:
     """For a lease that has nothing to check."""
@@ -95,6 +102,8 @@ class Stage:
     replicas: InMemoryReplicas = field(init=False)
     turns: InMemoryTurns = field(init=False)
     tenants: InMemoryTenants = field(default_factory=InMemoryTenants)
+    windows: InMemoryRateWindows = field(init=False)
+    usage: InMemoryUsage = field(init=False)
     tenant: Tenant = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,6 +111,8 @@ class Stage:
         self.messages = InMemoryMessages(self.sessions)
         self.replicas = InMemoryReplicas(self.clock)
         self.turns = InMemoryTurns(self.sessions, self.replicas, self.clock, ttl_s=TTL_S)
+        self.windows = InMemoryRateWindows(self.clock)
+        self.usage = InMemoryUsage(self.turns, self.clock)
         self.tenant = self.tenants.add("acme", "agw_key")
 
     def away(self, away: bool) -> None:
@@ -178,7 +189,7 @@ class Stage:
 
     def service(self, server: TurnServer, model: ModelClient) -> Turns:
         """What callers see of a server."""
-        return Turns(server, self.turns, OneModel(model), self.clock)
+        return Turns(server, self.turns, OneModel(model), self.clock, quotas=Quotas(self.windows, self.usage))
 
     def state(self, turn_id: TurnId) -> TurnState:
         """Where a turn stands."""
@@ -271,6 +282,12 @@ def completed(turn: OpenTurn) -> TurnCompleted:
         cost_usd=None,
         route=None,
     )
+
+
+def session_of(turn: OpenTurn) -> SessionId:
+    """The session of a turn that has one."""
+    assert turn.fence.session_id is not None
+    return turn.fence.session_id
 
 
 async def close(writer: TurnWriter, turn: OpenTurn) -> None:

@@ -9,7 +9,7 @@ from app.domain.turns import InterruptReason, OpenTurn, TurnState
 from app.turns.active import HAND_OVER_S, Departure
 from app.turns.server import TurnServer
 from tests.fakes.clock import settle
-from tests.unit.turns.stage import TTL_S, A, B, SlowToolbox, Stage, Talker, types
+from tests.unit.turns.stage import TTL_S, A, B, SlowToolbox, Stage, Talker, session_of, types
 
 Starter = Callable[[], Awaitable[OpenTurn]]
 
@@ -132,7 +132,7 @@ async def test_an_interrupt_answers_the_open_calls(stage: Stage, toolbox: SlowTo
     await stage.until(lambda: server.active.count == 0)
     kinds = types(stage.frames(opening.fence.turn_id))
     assert kinds.count("tool.started") == kinds.count("tool.completed") == 1
-    roles = [row.message.role.value for row in await stage.messages.working_set(opening.fence.session_id)]
+    roles = [row.message.role.value for row in await stage.messages.working_set(session_of(opening))]
     assert roles == ["user", "assistant", "tool", "assistant"]
 
 

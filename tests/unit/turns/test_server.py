@@ -13,7 +13,7 @@ from app.domain.turns import SEQ_GAP, InterruptReason, NewTurn, OnBusy, OpenTurn
 from app.turns.server import RECOVER_LIMIT, TurnServer
 from tests.fakes.clock import settle
 from tests.fakes.sessions import InMemoryMessages
-from tests.unit.turns.stage import BEAT_S, TTL_S, A, B, Reader, SlowToolbox, Stage, Talker, types
+from tests.unit.turns.stage import BEAT_S, TTL_S, A, B, Reader, SlowToolbox, Stage, Talker, session_of, types
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def reasons(stage: Stage, *turn_ids: TurnId) -> list[str | None]:
 
 async def test_queued_turns_of_a_session_run_one_after_another_in_order(stage: Stage, server: TurnServer, model: Talker) -> None:
     first = await opened(stage, server)
-    session_id = first.fence.session_id
+    session_id = session_of(first)
     waiting = [await queued(stage, server, session_id) for _ in range(3)]
     await stage.until(lambda: model.streams == 1)
     assert [stage.state(turn_id) for turn_id in waiting] == [TurnState.QUEUED] * 3
@@ -107,7 +107,7 @@ async def test_turns_of_a_silent_replica_are_ended_within_45_s(stage: Stage, ser
     assert stage.turns.rows[lost.fence.turn_id].last_seq > SEQ_GAP
     assert model.requests == [], "a lost turn was run again"
     await stage.until(lambda: server.counters.recovered == 1)
-    await opened(stage, server, stage.new_turn(lost.fence.session_id))
+    await opened(stage, server, stage.new_turn(session_of(lost)))
 
 
 async def test_others_are_not_judged_before_a_full_ttl_of_own_contact(stage: Stage, server: TurnServer) -> None:
@@ -135,7 +135,7 @@ async def test_open_calls_of_a_lost_turn_are_answered_and_not_run_again(stage: S
     kinds = types(stage.frames(lost.fence.turn_id))
     assert kinds[-2:] == ["tool.completed", "turn.interrupted"]
     assert "attempt.reset" not in kinds
-    rows = await stage.messages.working_set(lost.fence.session_id)
+    rows = await stage.messages.working_set(session_of(lost))
     assert [row.message.role.value for row in rows] == ["user", "assistant", "tool", "assistant"]
     assert "effect is unknown" in str(rows[2].message.content)
     assert toolbox.calls == 1
@@ -216,7 +216,7 @@ async def test_a_draining_replica_takes_nothing_new(stage: Stage, server: TurnSe
 
 async def test_a_drain_ends_readers_and_what_they_saw_is_stored(stage: Stage, server: TurnServer, model: Talker) -> None:
     turn = await opened(stage, server)
-    waiting = await queued(stage, server, turn.fence.session_id)
+    waiting = await queued(stage, server, session_of(turn))
     readers = [Reader(), Reader()]
     readers[0].attach(server.log, turn.fence.turn_id)
     readers[1].attach(server.log, waiting)
@@ -293,7 +293,7 @@ async def test_a_turn_whose_client_left_ends_when_nobody_reads_it(stage: Stage, 
 
 async def test_a_queued_turn_whose_client_left_ends_without_a_start(stage: Stage, server: TurnServer) -> None:
     turn = await opened(stage, server)
-    waiting = await queued(stage, server, turn.fence.session_id)
+    waiting = await queued(stage, server, session_of(turn))
     server.abandon(stage.tenant.id, waiting)
     await stage.until(lambda: stage.state(waiting).terminal)
     assert reasons(stage, waiting) == ["client_gone"]

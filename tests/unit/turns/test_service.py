@@ -142,6 +142,14 @@ async def test_at_capacity_a_plain_turn_is_refused_and_one_that_may_wait_is_queu
     await stage.until(lambda: all(stage.state(turn_id) is TurnState.COMPLETED for turn_id in waiting))
 
 
+async def test_at_capacity_a_repeated_key_still_finds_its_turn(stage: Stage, turns: Turns, post: Caller, session_id: SessionId) -> None:
+    first = await post(key="k")
+    await fill(stage, turns, LIMIT - 1)
+    request = TurnRequest(input="hello")
+    again = await turns.start(stage.tenant, session_id, request, idempotency_key="k", fingerprint=b"same")
+    assert (again.turn_id, again.replayed) == (first, True)
+
+
 async def test_many_turns_at_once_do_not_exceed_the_limit(stage: Stage, turns: Turns, server: TurnServer) -> None:
     callers = [Caller(stage, turns, await stage.session()) for _ in range(10)]
     results = await asyncio.gather(*(caller() for caller in callers), return_exceptions=True)

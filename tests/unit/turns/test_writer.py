@@ -8,7 +8,7 @@ from app.domain.turns import MachineState, OpenTurn, RowKind, TurnState
 from app.turns.live import MAX_UNSTORED_BYTES
 from app.turns.writer import RETRY_S, TurnWriter, uninterrupted
 from tests.fakes.clock import settle
-from tests.unit.turns.stage import BEAT_S, TTL_S, B, Replica, Stage, close, deltas, fact, said, types
+from tests.unit.turns.stage import BEAT_S, TTL_S, B, Replica, Stage, close, deltas, fact, said, session_of, types
 
 STATE = MachineState(iteration=2)
 
@@ -66,7 +66,7 @@ async def test_a_fact_is_not_shown_before_it_is_stored(stage: Stage, turn: OpenT
 
 async def test_a_message_and_its_calls_take_their_places(stage: Stage, turn: OpenTurn, writer: TurnWriter) -> None:
     await writer.record((fact(),), (said(turn, turn.next_message_seq, "hi"),), STATE)
-    rows = await stage.messages.working_set(turn.fence.session_id)
+    rows = await stage.messages.working_set(session_of(turn))
     assert [(row.seq, row.message.content) for row in rows] == [(1, "hello"), (2, "hi")]
 
 
@@ -98,7 +98,7 @@ async def test_a_commit_waits_for_the_database_and_is_applied_once(stage: Stage,
     await stage.clock.advance(RETRY_S[-1])
     await recording
     assert seqs(stage, turn) == [1, 2, 3, 4, 5]
-    assert len(await stage.messages.working_set(turn.fence.session_id)) == 2
+    assert len(await stage.messages.working_set(session_of(turn))) == 2
 
 
 @pytest.mark.parametrize("lost", [1, 2], ids=["once", "twice"])
@@ -114,7 +114,7 @@ async def test_a_commit_whose_answer_was_lost_is_recognised(stage: Stage, turn: 
     await writer.record((fact(3),), (), STATE)
     await close(writer, turn)
     assert seqs(stage, turn) == [1, 2, 3, 4, 5, 6]
-    assert len(await stage.messages.working_set(turn.fence.session_id)) == 2
+    assert len(await stage.messages.working_set(session_of(turn))) == 2
 
 
 async def test_deltas_whose_flush_was_applied_without_an_answer_are_neither_lost_nor_doubled(

@@ -1,0 +1,115 @@
+"""A tenant's own quotas, checked where a turn is started. A tenant without any never gets here.
+
+What is exact, over all replicas and under concurrency: turns started per minute (booked in a rate window, given back when no turn comes
+of it) and turns open at the same time (counted by the opening itself, under the tenant's lock).
+
+Tokens and money of a day are those of turns that have ended, so they can be overshot: turns that run when the quota is used up go on to
+their end, and so do those that wait in a queue. The overshoot is at most what ``max_concurrent_turns`` turns use.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from app.domain.delivery import Booked, Limit, Refused
+from app.domain.errors import QuotaExceededError, UnavailableError
+from app.domain.quotas import DAY_S, MINUTE_S, QuotaPolicy, QuotaState
+from app.domain.tenants import Tenant, TenantSettings
+from app.ports import RateWindowStore, UsageStore
+
+logger = logging.getLogger(__name__)
+
+CONCURRENT_RETRY_S = 1.0
+"""When to ask again while too many turns are open: nobody knows when one ends."""
+_MICRO = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """A turn may be started as far as its tenant's quotas go. ``states`` is how they stand with it; ``booking`` its place in the minute."""
+
+    states: tuple[QuotaState, ...] = ()
+    booking: Booked | None = None
+
+
+class Quotas:
+    """The quotas of all tenants."""
+
+    def __init__(self, windows: RateWindowStore, usage: UsageStore) -> None:
+        self._windows = windows
+        self._usage = usage
+
+    async def admit(self, tenant: Tenant) -> Admission:
+        """Take a place for one more turn. Raises QuotaExceededError, having taken none; UnavailableError when the database is away."""
+        settings = tenant.settings
+        states = await self._day(tenant)
+        used_up = tuple(state for state in states if state.remaining == 0)
+        if used_up:
+            raise _refused(used_up)
+        if settings.max_concurrent_turns is not None:
+            states.append(_concurrent(settings.max_concurrent_turns, remaining=None))
+        booking = None
+        if settings.requests_per_minute is not None:
+            booking, state = await self._book(tenant, settings.requests_per_minute)
+            states.insert(0, state)
+        return Admission(states=tuple(states), booking=booking)
+
+    async def give_back(self, admission: Admission) -> None:
+        """No turn came of it. Never raises: a place that cannot be given back is free again after a minute."""
+        if admission.booking is None:
+            return
+        try:
+            await self._windows.give_back(admission.booking)
+        except UnavailableError:
+            logger.warning("a turn's place in its tenant's minute could not be given back")
+
+    async def _day(self, tenant: Tenant) -> list[QuotaState]:
+        tokens, cost_usd = tenant.settings.tokens_per_day, tenant.settings.cost_usd_per_day
+        if tokens is None and cost_usd is None:
+            return []
+        use = await self._usage.today(tenant.id)
+        states = []
+        if tokens is not None:
+            states.append(_of_day(QuotaPolicy.TOKENS, tokens, use.tokens, use.ends_in_s))
+        if cost_usd is not None:
+            limit = max(1, round(cost_usd * _MICRO))
+            states.append(_of_day(QuotaPolicy.COST, limit, round(use.cost_usd * _MICRO), use.ends_in_s))
+        return states
+
+    async def _book(self, tenant: Tenant, per_minute: int) -> tuple[Booked, QuotaState]:
+        limit = Limit(key=f"tenant:{tenant.id}", rpm=per_minute, tpm=None)
+        booking = await self._windows.book((limit,), 0, 0.0)
+        if isinstance(booking, Refused):
+            raise _refused((_requests(per_minute, 0, booking.delay_s),))
+        use = (await self._windows.use((limit.key,))).get(limit.key)
+        remaining = per_minute - (use.calls if use else 1)
+        return booking, _requests(per_minute, max(0, remaining), float(MINUTE_S))
+
+
+def too_many_open(settings: TenantSettings) -> QuotaExceededError:
+    """The error of an opening that found as many turns open as there may be."""
+    return _refused((_concurrent(settings.max_concurrent_turns or 0, remaining=0),))
+
+
+def _refused(violated: tuple[QuotaState, ...]) -> QuotaExceededError:
+    return QuotaExceededError("; ".join(_SENTENCES[state.policy] for state in violated) + ".", violated)
+
+
+_SENTENCES = {
+    QuotaPolicy.REQUESTS: "As many turns were started in the last minute as the tenant may",
+    QuotaPolicy.CONCURRENT_TURNS: "As many turns are running or waiting as the tenant may have at the same time",
+    QuotaPolicy.TOKENS: "The tenant's tokens of the day are used up",
+    QuotaPolicy.COST: "The tenant's money of the day is used up",
+}
+
+
+def _requests(limit: int, remaining: int, reset_s: float) -> QuotaState:
+    return QuotaState(policy=QuotaPolicy.REQUESTS, limit=limit, window_s=MINUTE_S, remaining=remaining, reset_s=reset_s)
+
+
+def _concurrent(limit: int, *, remaining: int | None) -> QuotaState:
+    reset_s = None if remaining is None else CONCURRENT_RETRY_S
+    return QuotaState(policy=QuotaPolicy.CONCURRENT_TURNS, limit=limit, window_s=None, remaining=remaining, reset_s=reset_s)
+
+
+def _of_day(policy: QuotaPolicy, limit: int, used: int, ends_in_s: float) -> QuotaState:
+    return QuotaState(policy=policy, limit=limit, window_s=DAY_S, remaining=max(0, limit - used), reset_s=ends_in_s)
