@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from app.api.app import create_api
 from app.api.authentication import Authenticator
+from app.api.route_health import HealthReader
 from app.api.services import Services
 from app.api.tenant_specs import parse_bootstrap
 from app.clock import SystemClock
@@ -29,23 +30,30 @@ from app.domain.tenants import TenantInfo
 from app.ports import Clock
 from app.providers.chain import ProviderCounters, ProviderLayer
 from app.providers.clients import ChainModelClients
+from app.providers.health import HealthBoard
+from app.providers.limits import Limiter
 from app.providers.transport import ProviderTransport
+from app.providers.upkeep import Upkeep
 from app.settings import Settings
 from app.store import migrate
+from app.store.cooldowns import Cooldowns
 from app.store.engine import Database
 from app.store.messages import MessageRepository
+from app.store.rate_windows import RateWindows
 from app.store.replicas import ReplicaRepository
 from app.store.secrets import Sealer
 from app.store.sessions import SessionRepository
 from app.store.tenants import TenantRepository
 from app.store.todos import TodoRepository
 from app.store.turns import TurnRepository
+from app.store.usage import UsageRepository
 from app.store.wakeups import PostgresWakeups
 from app.tools.builtin.get_time import get_time_tool
 from app.tools.builtin.todo import todo_tool
 from app.tools.operator import load_operator_tools
 from app.tools.pool import ToolPool
 from app.tools.registry import ToolRegistry
+from app.turns.quotas import Quotas
 from app.turns.server import Stores, Timing, TurnServer
 from app.turns.service import Turns
 
@@ -66,6 +74,7 @@ class Gateway:
     tenants: TenantRepository
     database: Database
     replica: ReplicaId
+    upkeep: Upkeep
 
 
 def service_version() -> str:
@@ -92,7 +101,7 @@ async def open_gateway(settings: Settings, database_url: str, clock: Clock | Non
     transport = ProviderTransport()
     wakeups = PostgresWakeups(database, direct_url, clock)
     gateway = _assemble(settings, replica, database, transport=transport, toolbox=toolbox, wakeups=wakeups, clock=clock)
-    hints = [asyncio.ensure_future(work) for work in (wakeups.run_sender(), wakeups.run_listener())]
+    hints = [asyncio.ensure_future(work) for work in (wakeups.run_sender(), wakeups.run_listener(), gateway.upkeep.run())]
     try:
         await gateway.server.start()
         yield gateway
@@ -125,8 +134,18 @@ def _assemble(
     tenants = TenantRepository(database, clock, sealer, os.environ)
     turns = TurnRepository(database, settings.lease_ttl_s)
     messages = MessageRepository(database)
+    windows, usage = RateWindows(database), UsageRepository(database)
+    cooldowns = Cooldowns(database)
+    board = HealthBoard(cooldowns, clock)
     layer = ProviderLayer(
-        transport=transport, clock=clock, random=random.random, counters=ProviderCounters(), rest_s=lambda: server.pacing.wait_s
+        transport=transport,
+        clock=clock,
+        random=random.random,
+        counters=ProviderCounters(),
+        board=board,
+        limiter=Limiter(windows, board, clock),
+        longest_wait_s=settings.longest_wait_s,
+        rest_s=lambda: server.pacing.wait_s,
     )
     models = ChainModelClients(layer)
     server = TurnServer(
@@ -159,14 +178,24 @@ def _assemble(
         messages=messages,
         toolbox=toolbox,
         model_clients=models,
-        turns=Turns(server, turns, models, clock),
+        turns=Turns(server, turns, models, clock, quotas=Quotas(windows, usage)),
+        usage=usage,
+        route_health=HealthReader(tenants, cooldowns, windows, clock),
+        cooling=lambda: board.cooling,
         readiness=ready,
         admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None,
         max_body_bytes=settings.max_body_bytes,
         heartbeat_s=settings.heartbeat_s,
         version=service_version(),
     )
-    return Gateway(app=create_api(services), server=server, tenants=tenants, database=database, replica=replica)
+    return Gateway(
+        app=create_api(services),
+        server=server,
+        tenants=tenants,
+        database=database,
+        replica=replica,
+        upkeep=Upkeep(board, cooldowns, windows, clock),
+    )
 
 
 async def apply_bootstrap(tenants: TenantRepository, settings: Settings) -> list[tuple[str, str]]:

@@ -1,10 +1,12 @@
 """What the admin API takes and returns beside the configuration itself (:mod:`app.domain.tenants`), and the JSON schemas of both."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from app.api.route_health import Place, RouteHealth
 from app.domain.ids import KeyId, TenantId
 from app.domain.model import ApiMode
 from app.domain.tenants import (
@@ -62,12 +64,13 @@ class ChainsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     chains: dict[Purpose, tuple[RouteSpec, ...]]
 
 
-class RouteUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a provider stands in a chain; ``position`` counts from 0, the route asked first."""
+class RoutePlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a provider stands in a chain; ``position`` counts from 0, the route asked first. ``health`` is null when not asked for."""
 
     purpose: Purpose
     position: int
     model: str
+    health: RouteHealth | None = None
 
 
 class ProviderView(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +81,7 @@ class ProviderView(msgspec.Struct, frozen=True, kw_only=True):
     api_mode: ApiMode
     base_url: str
     credential: CredentialState
-    routes: tuple[RouteUse, ...]
+    routes: tuple[RoutePlace, ...]
 
 
 class TenantList(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,8 +138,9 @@ def tenant_view(info: TenantInfo, api_key: str | None = None) -> TenantView:
     )
 
 
-def provider_views(info: TenantInfo) -> list[ProviderView]:
-    """A tenant's providers with the routes that use them."""
+def provider_views(info: TenantInfo, health: Mapping[Place, RouteHealth] | None = None) -> list[ProviderView]:
+    """A tenant's providers with the routes that use them, and how these stand."""
+    known = health or {}
     return [
         ProviderView(
             tenant=info.name,
@@ -145,7 +149,7 @@ def provider_views(info: TenantInfo) -> list[ProviderView]:
             base_url=provider.base_url,
             credential=info.credentials[provider.name],
             routes=tuple(
-                RouteUse(purpose=purpose, position=position, model=route.model)
+                RoutePlace(purpose=purpose, position=position, model=route.model, health=known.get((info.id, purpose, position)))
                 for purpose, chain in info.chains.items()
                 for position, route in enumerate(chain)
                 if route.provider == provider.name

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from app.api import errors, openapi
+from app.api import errors, openai_errors, openapi
+from app.api.facades import routes as facades
 from app.api.metrics import HttpMetrics
 from app.api.middleware import DOCS_PATH, Edge
 from app.api.routes import admin, health, sessions, turns
@@ -13,7 +14,8 @@ from app.api.services import Services
 
 _DESCRIPTION = """Runs LLM agents for many tenants: post a turn, read the agent's work as Server-Sent Events.
 
-Errors are `application/problem+json` with a stable `code`. Listings are pages: pass `next_cursor` as `cursor` to get on."""
+Errors are `application/problem+json` with a stable `code`; below `/v1` they are OpenAI's error objects.
+Listings are pages: pass `next_cursor` as `cursor` to get on."""
 
 
 def create_api(services: Services) -> FastAPI:
@@ -29,12 +31,14 @@ def create_api(services: Services) -> FastAPI:
         generate_unique_id_function=_operation_ids(),
     )
     app.state.services = services
-    app.state.metrics = HttpMetrics(services.turns.counters)
-    routers = (sessions.router, turns.router, admin.router, health.router)
+    app.state.metrics = HttpMetrics(services.turns.counters, services.cooling)
+    turns.add_start_route(app)
+    routers = (sessions.router, turns.router, facades.router, admin.router, health.router)
     for router in routers:
         app.include_router(router)
     errors.install(app, [*app.routes, *(route for router in routers for route in router.routes)])
-    openapi.install(app, (*sessions.SHAPES, *turns.SHAPES), (*sessions.MODELS, *turns.MODELS))
+    openai_errors.install(app)
+    openapi.install(app, (*sessions.SHAPES, *turns.SHAPES), (*sessions.MODELS, *turns.MODELS, *facades.MODELS))
     app.add_middleware(Edge, clock=services.clock, metrics=app.state.metrics, max_body_bytes=services.max_body_bytes)
     return app
 

@@ -1,6 +1,7 @@
 """Errors on the wire: the one table from an error to a status, and RFC 9457 problems.
 
-Every error response, whoever raised it, is ``application/problem+json``::
+Every error response, whoever raised it, is ``application/problem+json`` (below ``/v1`` the same in OpenAI's shape, see
+:mod:`app.api.openai_errors`)::
 
     {"type": "/problems/turn_in_progress", "title": "…", "status": 409, "code": "turn_in_progress",
      "detail": "…", "retryable": true, "request_id": "…", "turn_id": "turn_…"}
@@ -23,12 +24,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
+from app.api.openai_errors import CallError, error_response, param_of, speaks_openai
+from app.api.rate_limit import rate_limit_headers, retry_after_s
 from app.domain.errors import (
     ConflictError,
     ForbiddenError,
     GatewayError,
     InvalidRequestError,
     NotFoundError,
+    QuotaExceededError,
     UnauthorizedError,
     UnavailableError,
 )
@@ -61,6 +65,7 @@ KINDS: Mapping[str, Kind] = {
     "turn_in_progress": Kind(409, "The session has a running turn", retryable=True),
     "queue_full": Kind(409, "The session's queue is full", retryable=True),
     "conflict": Kind(409, "Not possible in the present state"),
+    "quota_exceeded": Kind(429, "A quota of the tenant is used up", retryable=True),
     "body_too_large": Kind(413, "The body is too large"),
     "idempotency_mismatch": Kind(422, "The idempotency key was used with another body"),
     "internal_error": Kind(500, "Internal error"),
@@ -95,9 +100,10 @@ class FieldError(msgspec.Struct, frozen=True):
 
 
 class RequestProblem(Problem, frozen=True, kw_only=True, omit_defaults=True):
-    """A problem of an HTTP request; ``errors`` lists what is wrong with the input."""
+    """A problem of an HTTP request; ``errors`` lists what is wrong with the input, ``violated_policies`` the quotas that are used up."""
 
     errors: tuple[FieldError, ...] = ()
+    violated_policies: tuple[str, ...] = ()
 
 
 class InvalidBodyError(Exception):
@@ -141,10 +147,22 @@ def problem(
 
 
 def problem_response(scope: Scope, body: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    """The response that carries ``body``, completed with the id of the request that ``scope`` is of."""
+    """The response that carries ``body``, completed with the id of the request that ``scope`` is of.
+
+    Below ``/v1`` it is written as OpenAI writes errors.
+    """
+    if speaks_openai(scope):
+        return error_response(_call_error(body), headers)
     request_id = scope.get("state", {}).get("request_id")
     content = msgspec.json.encode(msgspec.structs.replace(body, request_id=request_id))
     return Response(content, status_code=body.status, media_type=PROBLEM_MEDIA_TYPE, headers=headers)
+
+
+def _call_error(body: Problem) -> CallError:
+    field = body.errors[0] if isinstance(body, RequestProblem) and body.errors else None
+    param = None if field is None else param_of(field.pointer)
+    message = body.detail if field is None else field.detail
+    return CallError(body.status, f"{param}: {message}" if param else message, code=body.code, param=param, retryable=body.retryable)
 
 
 def gateway_problem(error: GatewayError) -> tuple[RequestProblem, dict[str, str]]:
@@ -152,25 +170,35 @@ def gateway_problem(error: GatewayError) -> tuple[RequestProblem, dict[str, str]
 
     ModelError and LeaseLostError end turns, not requests; should one get here it is a fault like any other.
     """
+    headers: dict[str, str] = {}
     match error:
         case InvalidRequestError():
-            field = FieldError(_bounded(error.pointer), error.detail)
-            return problem("invalid_request", error.detail, errors=(field,)), {}
+            body = problem("invalid_request", error.detail, errors=(FieldError(_bounded(error.pointer), error.detail),))
         case UnauthorizedError():
-            return problem("unauthorized", error.detail), {"WWW-Authenticate": "Bearer"}
+            body, headers = problem("unauthorized", error.detail), {"WWW-Authenticate": "Bearer"}
         case ForbiddenError():
-            return problem(error.code, error.detail, kind=KINDS["forbidden"]), {}
+            body = problem(error.code, error.detail, kind=KINDS["forbidden"])
         case NotFoundError():
-            return problem("not_found", _NOT_FOUND_DETAIL), {}
+            body = problem("not_found", _NOT_FOUND_DETAIL)
         case ConflictError():
             kind = KINDS.get(error.code, KINDS["conflict"])
+            body = problem(error.code, error.detail, kind=kind, turn_id=error.turn_id)
             headers = {"Location": f"/turns/{error.turn_id}"} if error.turn_id else {}
-            return problem(error.code, error.detail, kind=kind, turn_id=error.turn_id), headers
+        case QuotaExceededError():
+            body, headers = _quota_problem(error)
         case UnavailableError():
             kind = KINDS.get(error.code, KINDS["unavailable"])
-            return problem(error.code, error.detail, kind=kind), {"Retry-After": str(error.retry_after_s)}
+            body, headers = problem(error.code, error.detail, kind=kind), {"Retry-After": str(error.retry_after_s)}
         case _:
             raise error
+    return body, headers
+
+
+def _quota_problem(error: QuotaExceededError) -> tuple[RequestProblem, dict[str, str]]:
+    seconds = retry_after_s(error.violated)
+    policies = tuple(state.policy.value for state in error.violated)
+    body = msgspec.structs.replace(problem("quota_exceeded", error.detail), violated_policies=policies, retry_after_s=seconds)
+    return body, {"Retry-After": str(seconds), **rate_limit_headers(error.violated)}
 
 
 def http_problem(error: HTTPException) -> tuple[RequestProblem, dict[str, str]]:

@@ -26,8 +26,12 @@ class ImportedHistory(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
 
 
-def read_history(items: Sequence[Mapping[str, Any]]) -> ImportedHistory:
-    """Read a history in OpenAI's chat format. Raises InvalidRequestError with the place of what is wrong."""
+def read_history(items: Sequence[Mapping[str, Any]], *, lenient: bool = False) -> ImportedHistory:
+    """Read a history in OpenAI's chat format. Raises InvalidRequestError with the place of what is wrong.
+
+    ``lenient``, for clients of OpenAI's own API: system messages may stand anywhere (they all go into the system prompt), and assistant
+    messages that say nothing are left out.
+    """
     system: list[str] = []
     messages: list[Message] = []
     for index, item in enumerate(items):
@@ -35,12 +39,17 @@ def read_history(items: Sequence[Mapping[str, Any]]) -> ImportedHistory:
         _check_depth(item, place)
         role = item.get("role")
         if role in _SYSTEM_ROLES:
-            if messages:
+            if messages and not lenient:
                 raise InvalidRequestError("A system message may stand only at the beginning.", pointer=f"{place}/role")
             system.append(_plain_text(item, place))
-        else:
+        elif not (lenient and role == "assistant" and _says_nothing(item)):
             messages.append(_message(role, item, place))
     return ImportedHistory(system_prompt="\n\n".join(system) if system else None, messages=tuple(messages))
+
+
+def _says_nothing(item: Mapping[str, Any]) -> bool:
+    content = item.get("content")
+    return not item.get("tool_calls") and (content is None or content == [] or (isinstance(content, str) and not content.strip()))
 
 
 def _message(role: object, item: Mapping[str, Any], place: str) -> Message:

@@ -3,7 +3,7 @@
 Every application has a registry of its own. With several workers each answers for itself, as replicas do.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -20,9 +20,9 @@ _BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10
 class HttpMetrics:
     """Counts requests and how long they took; a stream counts when it ends."""
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: Counters, cooling: Callable[[], int]) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_TurnCollector(counters))
+        self._registry.register(_TurnCollector(counters, cooling))
         labels = ("method", "route", "status")
         self._requests = Counter("gateway_http_requests", "HTTP requests.", labels, registry=self._registry)
         self._durations = Histogram(
@@ -51,8 +51,9 @@ class HttpMetrics:
 
 
 class _TurnCollector(Collector):
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: Counters, cooling: Callable[[], int]) -> None:
         self._counters = counters
+        self._cooling = cooling
 
     @override
     def collect(self) -> Iterator[Metric]:
@@ -68,6 +69,15 @@ class _TurnCollector(Collector):
         for reason, count in sorted(counters.attempt_failures.items()):
             failures.add_metric((reason,), count)
         yield failures
+        yield GaugeMetricFamily("gateway_cooldowns_active", "Keys, models and routes that are left alone now.", value=self._cooling())
+        throttled = CounterMetricFamily("gateway_calls_throttled", "Model calls held back by a limit.", labels=("limit", "outcome"))
+        for (limit, outcome), count in sorted(counters.throttled.items()):
+            throttled.add_metric((limit, outcome), count)
+        yield throttled
+        refused = CounterMetricFamily("gateway_quota_refusals", "Turns refused by a quota of their tenant.", labels=("policy",))
+        for policy, count in sorted(counters.quota_refusals.items()):
+            refused.add_metric((policy,), count)
+        yield refused
         yield CounterMetricFamily("gateway_turns_lost", "Turns that another replica took over.", value=counters.lost)
         yield CounterMetricFamily("gateway_turns_recovered", "Turns of lost replicas that were ended here.", value=counters.recovered)
         yield CounterMetricFamily("gateway_events_written", "Events stored.", value=counters.events_written)

@@ -13,12 +13,14 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from app.api.errors import PROBLEM_MEDIA_TYPE, RequestProblem
+from app.api.openai_errors import PREFIX
 from app.domain.events import EVENT_TYPES
 
 _REF = "#/components/schemas/{name}"
 _PYDANTIC_REF = "#/components/schemas/{model}"
 EVENT_UNION = "TurnEvent"
 _PROBLEM_RESPONSE = "Problem"
+_OPENAI_RESPONSE = "OpenAIError"
 _STREAM_DESCRIPTION = (
     "Server-Sent Events. Each frame has `id` (the event's `seq`), `event` (its `type`) and `data`: one JSON object of this schema. "
     "Comments (lines that begin with a colon) keep the connection alive."
@@ -32,9 +34,41 @@ EVENT_STREAM_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 """``responses=`` of a route that answers with a turn's stream."""
 
+_RATE_LIMIT_HEADERS = {
+    "RateLimit-Policy": {"description": 'Quotas and their windows, such as `"requests";q=60;w=60`.', "schema": {"type": "string"}},
+    "RateLimit": {"description": 'What is left and for how long, such as `"requests";r=0;t=12`.', "schema": {"type": "string"}},
+}
+QUOTA_RESPONSES: dict[int | str, dict[str, Any]] = {
+    429: {
+        "description": "A quota of the tenant is used up: `violated_policies` names it. Nothing was started and nothing counted.",
+        "headers": _RATE_LIMIT_HEADERS
+        | {"Retry-After": {"description": "Seconds after which there may be more.", "schema": {"type": "integer"}}},
+        "content": {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": _REF.format(name=RequestProblem.__name__)}}},
+    }
+}
+"""``responses=`` of a route that starts turns."""
+
+_OPENAI_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+
 TAGS = [
     {"name": "sessions", "description": "Conversations and their transcripts."},
     {"name": "turns", "description": "From a user message to its terminal event: the stream of the agent's work."},
+    {"name": "openai", "description": "OpenAI's protocols over turns: existing clients work by changing the base URL."},
     {"name": "admin", "description": "Tenants, keys, providers and chains. Admin key only."},
     {"name": "operations", "description": "Health and metrics."},
 ]
@@ -73,14 +107,16 @@ def _document(app: FastAPI, shapes: Sequence[type[Any]], models: Sequence[type[B
     components["schemas"] = schemas | _struct_schemas(shapes) | _model_schemas(models) | event_schemas()
     schema = {"$ref": _REF.format(name=RequestProblem.__name__)}
     components["responses"] = {
-        _PROBLEM_RESPONSE: {"description": "A problem (RFC 9457).", "content": {PROBLEM_MEDIA_TYPE: {"schema": schema}}}
+        _PROBLEM_RESPONSE: {"description": "A problem (RFC 9457).", "content": {PROBLEM_MEDIA_TYPE: {"schema": schema}}},
+        _OPENAI_RESPONSE: {"description": "An error as OpenAI writes it.", "content": {"application/json": {"schema": _OPENAI_ERROR}}},
     }
-    for operation in _operations(document):
+    for path, operation in _operations(document):
         responses = operation["responses"]
         if "HTTPValidationError" in str(responses.get("422")):
             del responses["422"]
         for group in ("4XX", "5XX"):
-            responses[group] = {"$ref": f"#/components/responses/{_PROBLEM_RESPONSE}"}
+            name = _OPENAI_RESPONSE if path.startswith(PREFIX) else _PROBLEM_RESPONSE
+            responses[group] = {"$ref": f"#/components/responses/{name}"}
         _accept_header_key(operation)
     components["securitySchemes"] = components.get("securitySchemes", {}) | {
         "tenantKeyHeader": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -89,9 +125,9 @@ def _document(app: FastAPI, shapes: Sequence[type[Any]], models: Sequence[type[B
     return document
 
 
-def _operations(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for path in document["paths"].values():
-        yield from (operation for method, operation in path.items() if method in _METHODS)
+def _operations(document: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, operations in document["paths"].items():
+        yield from ((path, operation) for method, operation in operations.items() if method in _METHODS)
 
 
 def _accept_header_key(operation: dict[str, Any]) -> None:

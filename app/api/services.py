@@ -7,7 +7,8 @@ from typing import cast
 from fastapi import Request
 
 from app.api.authentication import Authenticator
-from app.ports import Clock, MessageStore, ModelClients, SessionStore, TenantStore, Toolbox
+from app.api.route_health import HealthReader
+from app.ports import Clock, MessageStore, ModelClients, SessionStore, TenantStore, Toolbox, UsageStore
 from app.turns.service import Turns
 
 
@@ -23,6 +24,10 @@ class Services:
     toolbox: Toolbox
     model_clients: ModelClients
     turns: Turns
+    usage: UsageStore
+    route_health: HealthReader
+    cooling: Callable[[], int]
+    """How many targets of model calls are left alone now."""
     readiness: Callable[[], Awaitable[bool]]
     """Whether the storage answers."""
     admin_key: str | None

@@ -1,17 +1,17 @@
 """A turn's frames as a Server-Sent-Events response."""
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
-from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette import EventSourceResponse
 
+from app.api.live_response import LiveResponse
 from app.domain.errors import InvalidRequestError
 
 RETRY_MS = 1_000
 """What a browser waits before it reconnects."""
 _HELLO = b"retry: %d\n\n" % RETRY_MS
-_BEAT = ServerSentEvent(comment="keep-alive", sep="\n")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
@@ -36,18 +36,10 @@ def event_stream(
 
     ``left`` is called when the reader goes away before the end; it must not wait for anything.
     """
-    response = EventSourceResponse(
-        _body(frames, left),
-        headers={"Cache-Control": "no-cache, no-transform", **headers},
-        ping=heartbeat_s,
-        ping_message_factory=lambda: _BEAT,
-        sep="\n",
-    )
-    del response.headers["Connection"]  # the library's; HTTP/2 proxies must not see it, HTTP/1.1 does not need it
-    return response
+    return LiveResponse(_body(frames, left), heartbeat_s=heartbeat_s, headers=headers)
 
 
-async def _body(frames: AsyncGenerator[bytes, None], left: Callable[[], None] | None) -> AsyncIterator[bytes]:
+async def _body(frames: AsyncGenerator[bytes, None], left: Callable[[], None] | None) -> AsyncGenerator[bytes, None]:
     ended = False
     try:
         async with aclosing(frames):

@@ -21,7 +21,7 @@ _PLACE = re.compile(r" - at (?:`key` in )?`\$(?P<path>.*)`$")
 _STEP = re.compile(r"\.(?P<name>[A-Za-z_][A-Za-z0-9_]*)|\[(?P<index>\d+)\]|\[\.\.\.\]")
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
 _MAX_DETAIL = 200
-_OTHER_API_MODE = f"This version speaks {ApiMode.CHAT_COMPLETIONS.value} only"
+_OTHER_API_MODE = "The api_mode is one of " + ", ".join(sorted(ApiMode))
 
 
 class _Bootstrap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -67,16 +67,28 @@ def direct_url(settings: Settings, url: str) -> str:
 
 
 @asynccontextmanager
-async def open_tenants(settings: Settings, url: str) -> AsyncIterator[TenantRepository]:
-    """The tenants in the database at ``url``. Raises CommandError when its schema is not that of this version, UnavailableError."""
+async def connect(url: str) -> AsyncIterator[Database]:
+    """The database at ``url``. Raises CommandError when its schema is not that of this version, UnavailableError."""
     database = Database(url, _POOL_SIZE)
     try:
         if not await migrate.is_current(database):
             raise CommandError("The database's schema is not the one of this version: run `python -m app migrate` first.")
-        sealer = Sealer(settings.secret_key.get_secret_value() if settings.secret_key else None)
-        yield TenantRepository(database, SystemClock(), sealer, os.environ)
+        yield database
     finally:
         await database.close()
+
+
+def tenants_in(database: Database, settings: Settings) -> TenantRepository:
+    """The tenants in a database."""
+    sealer = Sealer(settings.secret_key.get_secret_value() if settings.secret_key else None)
+    return TenantRepository(database, SystemClock(), sealer, os.environ)
+
+
+@asynccontextmanager
+async def open_tenants(settings: Settings, url: str) -> AsyncIterator[TenantRepository]:
+    """The tenants in the database at ``url``. Raises CommandError when its schema is not that of this version, UnavailableError."""
+    async with connect(url) as database:
+        yield tenants_in(database, settings)
 
 
 def _checked(url: str) -> str:

@@ -7,6 +7,7 @@ from app.api.tenant_specs import parse_bootstrap
 from app.cli.admin import FILE_HELP, known_tenant, read_document, read_shape, read_text, with_tenants
 from app.cli.errors import MISUSED, CommandError
 from app.cli.output import as_json, credential_word, table, yes_no
+from app.cli.reports import add_usage
 from app.domain.ids import KeyId
 from app.domain.tenants import TenantSpec
 from app.main import apply_tenants
@@ -36,6 +37,7 @@ def add_tenants(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     enable = actions.add_parser("enable", help="undo disable")
     enable.add_argument("name")
     enable.set_defaults(run=_set_disabled, disabled=False)
+    add_usage(actions)
     for action in (create, listing, show, disable, enable):
         action.add_argument("--json", action="store_true", help="as JSON, like the admin API")
 

@@ -30,6 +30,10 @@ TENANT = {
     ("GET", "/turns/{turn_id}/events"),
     ("DELETE", "/turns/{turn_id}"),
     ("POST", "/turns/{turn_id}/cancel"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/responses"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/{model:path}"),
 }
 """For a tenant's key, about its own things alone."""
 
@@ -58,6 +62,11 @@ OPERATOR = {
 def routes_of(app: FastAPI) -> set[tuple[str, str]]:
     """(method, path) of everything that an application answers."""
     return {(method, path) for route in _flat(app.routes) for path, methods in [_named(route)] for method in methods}
+
+
+def filled(path: str, ids: dict[str, str]) -> str:
+    """A route's path with these ids in it."""
+    return path.replace(":path}", "}").format(**ids)
 
 
 def _flat(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:

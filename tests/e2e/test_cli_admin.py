@@ -208,3 +208,36 @@ def test_an_error_is_one_line(
     assert ended.err.count("\n") == 1
     assert said in ended.err
     assert "pw-secret" not in ended.err
+
+
+@pytest.mark.usefixtures("with_database")
+def test_the_health_of_routes_is_shown_as_a_table_and_like_the_admin_api(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACME_PROVIDER_KEY", "sk-never-shown")
+    for name in ("acme", "other"):
+        assert run("tenants", "create", name).code == 0
+        options = ("--name", "p", "--base-url", "http://127.0.0.1:9/v1", "--api-key", "env:ACME_PROVIDER_KEY")
+        assert run("providers", "set", name, *options).code == 0
+        assert run("chains", "set", name, "--route", "p=m").code == 0
+    assert run("tenants", "disable", "other").code == 0
+    shown = run("providers", "health")
+    assert shown.code == 0
+    header, acme, other = shown.out.splitlines()
+    assert header.split()[:5] == ["TENANT", "PROVIDER", "CHAIN", "MODEL", "STATE"]
+    assert acme.split()[:6] == ["acme", "p", "chat", "0", "m", "healthy"]
+    assert "tenant disabled" in other
+    assert "sk-never-shown" not in shown.out
+    (view,) = json.loads(run("providers", "health", "--tenant", "acme", "--json").out)["data"]
+    assert view["routes"][0]["health"]["state"] == "healthy"
+    assert run("providers", "health", "--tenant", "nobody").code == 1
+
+
+@pytest.mark.usefixtures("with_database")
+def test_the_use_of_tenants_can_be_asked_for(run: Commands) -> None:
+    assert run("tenants", "create", "acme").code == 0
+    assert run("tenants", "usage").out.split()[:4] == ["TENANT", "DAY", "PROVIDER", "MODEL"]
+    report = {"data": [], "has_more": False, "next_cursor": None}
+    assert json.loads(run("tenants", "usage", "acme", "--from", "2026-01-01", "--to", "2026-01-31", "--json").out) == report
+    assert run("tenants", "usage", "nobody").code == 1
+    bad = run("tenants", "usage", "--from", "yesterday")
+    assert bad.code != 0
+    assert "YYYY-MM-DD" in bad.err

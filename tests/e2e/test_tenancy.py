@@ -7,7 +7,7 @@ from sqlalchemy import text
 from app.simulator.server import Simulator
 from app.store.engine import Database
 from tests.e2e.harness import OTHER_KEY, Client, Replica
-from tests.e2e.routes import OPERATOR, PUBLIC, TENANT, routes_of
+from tests.e2e.routes import OPERATOR, PUBLIC, TENANT, filled, routes_of
 from tests.e2e.scenes import assert_goes_on, first_turn_id
 
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
@@ -26,7 +26,7 @@ async def snapshot(database: Database) -> list[str]:
 async def ask(client: Client, route: tuple[str, str], ids: dict[str, str]) -> tuple[int, dict[str, Any]]:
     """Call a route with ids; its status and its problem without what differs by nature."""
     method, path = route
-    response = await client.http.request(method, path.format(**ids), json=BODIES.get(route))
+    response = await client.http.request(method, filled(path, ids), json=BODIES.get(route))
     body = response.json()
     body.pop("request_id", None)
     return response.status_code, body
@@ -43,7 +43,7 @@ async def test_another_tenants_ids_are_unknown_ids(gateway: Replica, client: Cli
         busy = first_turn_id([await stream.until("iteration.started")])
         await other.session()
         before = await snapshot(database)
-        with_ids = [route for route in sorted(TENANT) if "{" in route[1]]
+        with_ids = [route for route in sorted(TENANT) if "_id}" in route[1]]
         for session_id, turn_id in ((done_session, done), (busy_session, busy)):
             for route in with_ids:
                 foreign = await ask(other, route, {"session_id": session_id, "turn_id": turn_id})
@@ -75,7 +75,7 @@ async def test_without_a_good_key_every_route_is_closed(gateway: Replica, client
     session = await client.session()
     turn = first_turn_id(await client.run(session))
     before = await snapshot(database)
-    ids = {"session_id": session, "turn_id": turn, "name": "acme", "key_id": "key_x"}
+    ids = {"session_id": session, "turn_id": turn, "name": "acme", "key_id": "key_x", "model": "sim-text"}
     bad: tuple[dict[str, str], ...] = (
         {"Authorization": ""},
         {"Authorization": "Bearer"},
@@ -87,7 +87,7 @@ async def test_without_a_good_key_every_route_is_closed(gateway: Replica, client
     for method, path in sorted(TENANT | OPERATOR):
         for headers in bad:
             response = await client.http.request(
-                method, path.format(**ids), headers=headers, json={"input": "x"} if method == "POST" else None
+                method, filled(path, ids), headers=headers, json={"input": "x"} if method == "POST" else None
             )
             assert response.status_code == 401, (method, path, headers)
             assert response.headers["www-authenticate"] == "Bearer"

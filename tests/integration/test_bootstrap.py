@@ -53,6 +53,8 @@ ROUTE_OPTIONS = """
   stale_timeout_s = 91.0
   max_attempts = 4
   patience_s = 6.5
+  rpm = 30
+  tpm = 45000
   prices = { input = 1.0, cached_input = 0.5, output = 2.0 }
 """
 EVERY_OPTION = EXAMPLE.replace("rpm = 60\n", "rpm = 60\n  tpm = 90000\n").replace(

@@ -4,10 +4,10 @@ Bodies and answers are the structure of the bootstrap file. Secrets are never re
 credential and the values of its headers never. A change is in force on every replica within seconds.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.api.admin_schemas import (
     ChainsBody,
@@ -28,6 +28,7 @@ from app.api.admin_schemas import (
 from app.api.authentication import admin
 from app.api.services import services_of
 from app.api.tenant_specs import parse_json
+from app.api.usage_schemas import UsageList, period, usage_list
 from app.domain.errors import InvalidRequestError, NotFoundError
 from app.domain.ids import KeyId
 from app.domain.tenants import TenantChange, TenantInfo, TenantSpec
@@ -39,6 +40,10 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 _UNKNOWN: dict[int | str, dict[str, Any]] = {404: {"description": "There is no such tenant or key."}}
 _INVALID: dict[int | str, dict[str, Any]] = {422: {"description": "The body is invalid; `errors` points to the place."}}
 _CONFLICT: dict[int | str, dict[str, Any]] = {409: {"description": "The state does not allow it; `code` says why."}}
+
+TenantName = Annotated[str | None, Query(description="Only of this tenant.")]
+FirstDay = Annotated[str | None, Query(alias="from", description="First day (UTC), YYYY-MM-DD; without it the last 30 days.")]
+LastDay = Annotated[str | None, Query(alias="to", description="Last day (UTC), included; without it today.")]
 
 router = APIRouter(prefix="/admin", tags=["admin"], dependencies=[Depends(admin)], responses=_REFUSALS)
 
@@ -170,10 +175,23 @@ async def put_chains(request: Request, name: str) -> Response:
 
 
 @router.get("/providers", responses=answer(200, ProviderList))
-async def list_providers(request: Request) -> Response:
-    """The providers of all tenants with their routes, and where their credentials stand."""
-    infos = await services_of(request).tenants.infos()
-    return _json(ProviderList(data=tuple(view for info in infos for view in provider_views(info))))
+async def list_providers(request: Request, tenant: TenantName = None) -> Response:
+    """The providers of all tenants, or of one, with their routes: where credentials stand, how healthy each route is, what is used of its
+    limits. Routes of disabled tenants have no health."""
+    services = services_of(request)
+    infos = await services.tenants.infos() if tenant is None else [await _info(request, tenant)]
+    health = await services.route_health.read(infos)
+    return _json(ProviderList(data=tuple(view for info in infos for view in provider_views(info, health))))
+
+
+@router.get("/usage", responses={**answer(200, UsageList), **_UNKNOWN, **_INVALID})
+async def read_usage(request: Request, tenant: TenantName = None, first: FirstDay = None, last: LastDay = None) -> Response:
+    """Turns, tokens and money per tenant, day and route, from the turns that are stored: those of deleted sessions are gone."""
+    services = services_of(request)
+    if tenant is not None:
+        await _info(request, tenant)
+    begin, end = period(first, last, services.clock.now().date())
+    return _json(usage_list(await services.usage.report(tenant, begin, end)))
 
 
 async def _info(request: Request, name: str) -> TenantInfo:

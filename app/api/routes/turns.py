@@ -9,14 +9,17 @@ from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
+from fastapi.routing import APIRoute
 from pydantic import Field
+from starlette.types import Receive, Scope, Send
 
 from app.api.authentication import principal
 from app.api.body import read_body
 from app.api.errors import problem_response
-from app.api.openapi import EVENT_STREAM_RESPONSES, json_answer, json_request
+from app.api.openapi import EVENT_STREAM_RESPONSES, QUOTA_RESPONSES, json_answer, json_request
 from app.api.paging import DEFAULT_LIMIT, After, Cursor, Limit, cursor_of, position
+from app.api.rate_limit import rate_limit_headers
 from app.api.routes.sessions import checked_idempotency_key
 from app.api.schemas import Metadata, RequestBody, session_id_of, turn_id_of
 from app.api.services import Services, services_of
@@ -27,7 +30,7 @@ from app.domain.ids import SessionId, TenantId, TurnId
 from app.domain.messages import Content, canonical_json, clean_json, clean_text
 from app.domain.model import RouteRef, Usage
 from app.domain.tenants import Principal
-from app.domain.turns import OnBusy, OnDisconnect, TurnRequest, TurnState, TurnView
+from app.domain.turns import OnBusy, OnDisconnect, RouteUse, TurnRequest, TurnState, TurnView
 from app.turns.service import Started
 
 router = APIRouter(tags=["turns"])
@@ -58,10 +61,13 @@ class TurnCreate(RequestBody):
 
 
 class TurnBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn. ``output`` is the answer, or the partial text of an interrupted turn; ``error`` is set when it failed."""
+    """A turn; ``session_id`` is ``null`` for a stateless call.
+
+    ``output`` is the answer, or the partial text of an interrupted turn; ``error`` is set when it failed.
+    """
 
     id: TurnId
-    session_id: SessionId
+    session_id: SessionId | None
     status: TurnState
     reason: str | None
     output: str | None
@@ -71,6 +77,7 @@ class TurnBody(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     cost_usd: float | None
     route: RouteRef | None
+    routes: tuple[RouteUse, ...]
     last_event_id: int
     metadata: dict[str, str]
     background: bool
@@ -106,17 +113,10 @@ LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", description="T
 
 _outcome = msgspec.json.Decoder(_Outcome)
 _encode = msgspec.json.Encoder().encode
-_START_RESPONSES = EVENT_STREAM_RESPONSES | json_answer(TurnBody, "`background`: the turn as it stands.", status=202)
+_START_RESPONSES = EVENT_STREAM_RESPONSES | json_answer(TurnBody, "`background`: the turn as it stands.", status=202) | QUOTA_RESPONSES
 _INTERRUPT_RESPONSES = json_answer(TurnBody, "It has ended.") | json_answer(TurnBody, "It is stopping.", status=202)
 
 
-@router.post(
-    "/sessions/{session_id}/turns",
-    summary="Run a turn",
-    response_class=Response,
-    responses=_START_RESPONSES,
-    openapi_extra=json_request(TurnCreate),
-)
 async def create_turn(request: Request, caller: Caller, session_id: str, *, idempotency_key: IdempotencyKey = None) -> Response:
     """Send a user message and stream the agent's work (`text/event-stream`).
 
@@ -129,7 +129,7 @@ async def create_turn(request: Request, caller: Caller, session_id: str, *, idem
     started = await services.turns.start(
         caller.tenant, session_id_of(session_id), asked, idempotency_key=key, fingerprint=_fingerprint(body) if key else b""
     )
-    headers = {"Location": f"/turns/{started.turn_id}"}
+    headers = {"Location": f"/turns/{started.turn_id}", **rate_limit_headers(started.quotas)}
     if started.replayed:
         headers["Idempotency-Replayed"] = "true"
     if body.background:
@@ -140,6 +140,39 @@ async def create_turn(request: Request, caller: Caller, session_id: str, *, idem
     if _wants_json(request):
         return await _finished(request, frames, caller, headers=headers, left=left, turn_id=started.turn_id)
     return event_stream(frames, heartbeat_s=services.heartbeat_s, headers=headers, left=left)
+
+
+class _StartRoute(APIRoute):
+    """The route of the main call: documented by FastAPI like any other, served without its dependency injection.
+
+    Reading four values through it, with its stacks of contexts, costs as much as all the rest of the request (ADR 6).
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.app = self._serve
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        caller = await principal(request)
+        key = request.headers.get("idempotency-key")
+        response = await create_turn(request, caller, request.path_params["session_id"], idempotency_key=key)
+        await response(scope, receive, send)
+
+
+def add_start_route(app: FastAPI) -> None:
+    """Add the main call; before all others, so that no list of routes is gone through for it."""
+    app.router.add_api_route(
+        "/sessions/{session_id}/turns",
+        create_turn,
+        methods=["POST"],
+        tags=["turns"],
+        summary="Run a turn",
+        response_class=Response,
+        responses=_START_RESPONSES,
+        openapi_extra=json_request(TurnCreate),
+        route_class_override=_StartRoute,
+    )
 
 
 @router.get(
@@ -207,6 +240,7 @@ def turn_body(view: TurnView) -> TurnBody:
         usage=view.machine.usage,
         cost_usd=view.machine.cost_usd,
         route=view.machine.route,
+        routes=view.machine.routes,
         last_event_id=view.last_seq,
         metadata=view.request.metadata,
         background=view.request.background,

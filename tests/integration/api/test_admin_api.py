@@ -1,18 +1,32 @@
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
+from sqlalchemy import text
 
 from app.api.authentication import Authenticator
 from app.api.errors import install
+from app.api.route_health import HealthReader
 from app.api.routes.admin import router
+from app.domain.delivery import CooldownReport, CooldownScope
+from app.domain.model import FailureReason, RouteRef, Usage
+from app.domain.targets import rate_limits, target_keys
+from app.domain.tenants import Purpose
+from app.domain.turns import MachineState, RouteUse
 from app.ports import Clock
+from app.store.cooldowns import Cooldowns
 from app.store.engine import Database
+from app.store.rate_windows import RateWindows
 from app.store.secrets import Sealer
 from app.store.tenants import TenantRepository
+from app.store.turns import TurnRepository
+from app.store.usage import UsageRepository
+from tests.contract.steps import DONE, opened, step
+from tests.integration.store.builders import a_session
 
 ADMIN = "a-long-admin-key"
 SECRET = "sk-test-AAAA1111BBBB2222CCCC3333"
@@ -27,10 +41,16 @@ def tenants(database: Database, clock: Clock) -> TenantRepository:
 
 
 @pytest.fixture
-async def client(tenants: TenantRepository) -> AsyncIterator[httpx.AsyncClient]:
+async def client(database: Database, tenants: TenantRepository, clock: Clock) -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
     app.include_router(router)
-    app.state.services = SimpleNamespace(admin_key=ADMIN, tenants=tenants)
+    app.state.services = SimpleNamespace(
+        admin_key=ADMIN,
+        tenants=tenants,
+        clock=clock,
+        usage=UsageRepository(database),
+        route_health=HealthReader(tenants, Cooldowns(database), RateWindows(database), clock),
+    )
     install(app, app.routes)
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://gateway", headers={"Authorization": f"Bearer {ADMIN}"}
@@ -111,6 +131,7 @@ async def test_all_providers_are_listed_with_their_routes(client: httpx.AsyncCli
 
     (provider,) = (await client.get("/admin/providers")).json()["data"]
 
+    assert provider["routes"][0].pop("health")["state"] == "healthy"
     assert provider == {
         "tenant": "acme",
         "name": "primary",
@@ -207,3 +228,130 @@ async def test_a_body_that_is_not_json_is_refused(client: httpx.AsyncClient) -> 
     response = await client.post("/admin/tenants", content=b'{"name": ')
 
     assert (response.status_code, response.json()["code"]) == (422, "invalid_json")
+
+
+async def route_health(client: httpx.AsyncClient, tenant: str | None = None) -> list[dict[str, Any]]:
+    response = await client.get("/admin/providers", params={} if tenant is None else {"tenant": tenant})
+    assert response.status_code == 200, response.text
+    return [route["health"] for provider in response.json()["data"] for route in provider["routes"]]
+
+
+async def test_a_route_without_failures_and_limits_is_healthy(client: httpx.AsyncClient) -> None:
+    await create(client)
+    (health,) = await route_health(client)
+    assert health == {
+        "state": "healthy",
+        "scope": None,
+        "reason": None,
+        "cool_down_until": None,
+        "remaining_s": None,
+        "failures": 0,
+        "last_failures": [],
+        "windows": [],
+    }
+
+
+async def test_a_cool_down_shows_its_reach_and_end_with_the_last_failures(
+    client: httpx.AsyncClient, database: Database, tenants: TenantRepository
+) -> None:
+    created = await create(client)
+    tenant = await tenants.tenant(created["id"])
+    assert tenant is not None
+    keys = target_keys(tenant.id, tenant.chains[Purpose.CHAT][0])
+    cooldowns = Cooldowns(database)
+    report = CooldownReport(
+        key=keys.key_model, scope=CooldownScope.KEY_MODEL, reason=FailureReason.RATE_LIMIT, status=429, duration_s=120.0, promised=True
+    )
+    await cooldowns.report(report)
+
+    (health,) = await route_health(client)
+
+    assert (health["state"], health["scope"], health["reason"], health["failures"]) == ("cooling", "key_model", "rate_limit", 1)
+    assert 110.0 < health["remaining_s"] <= 120.0
+    until = datetime.fromisoformat(health["cool_down_until"])
+    assert timedelta(seconds=100) < until - datetime.now(UTC) <= timedelta(seconds=121)
+    (failure,) = health["last_failures"]
+    assert (failure["reason"], failure["status"]) == ("rate_limit", 429)
+    assert failure["at"].endswith("Z")
+    await database.fetch(text("UPDATE cooldowns SET until_at = clock_timestamp() - interval '1 second'"))
+    (health,) = await route_health(client)
+    assert (health["state"], health["cool_down_until"], health["remaining_s"], health["failures"]) == ("probation", None, None, 1)
+
+
+async def test_the_use_of_a_routes_limits_is_shown_beside_them(
+    client: httpx.AsyncClient, database: Database, tenants: TenantRepository
+) -> None:
+    limits = {"providers": [{**PROVIDER, "rpm": 60}], "chains": {"chat": [{**ROUTE, "rpm": 30, "tpm": 9_000}]}}
+    response = await client.post("/admin/tenants", json={**SPEC, **limits})
+    tenant = await tenants.tenant(response.json()["id"])
+    assert tenant is not None
+    route = tenant.chains[Purpose.CHAT][0]
+    await RateWindows(database).book(rate_limits(tenant.id, route), 700, 0.0)
+
+    (health,) = await route_health(client)
+
+    assert health["windows"] == [
+        {"scope": "key", "rpm": 60, "tpm": None, "calls": 1, "tokens": 700},
+        {"scope": "key_model", "rpm": 30, "tpm": 9_000, "calls": 1, "tokens": 700},
+    ]
+
+
+async def test_providers_of_one_tenant_can_be_asked_for_and_those_of_a_disabled_one_have_no_health(client: httpx.AsyncClient) -> None:
+    await create(client)
+    await client.post("/admin/tenants", json={**SPEC, "name": "other"})
+    await client.post("/admin/tenants/other/disable")
+    everybody = await route_health(client)
+    assert [health is None for health in everybody] == [False, True]
+    assert await route_health(client, "other") == [None]
+    assert (await client.get("/admin/providers", params={"tenant": "nobody"})).status_code == 404
+
+
+async def test_usage_is_reported_per_tenant_day_and_route(client: httpx.AsyncClient, database: Database) -> None:
+    created = await create(client)
+    turns = TurnRepository(database, lease_ttl_s=20.0)
+    used = Usage(input_tokens=10, output_tokens=5)
+    route = RouteRef(provider="primary", model="m-test")
+    state = MachineState(
+        attempts=1, usage=used, cost_usd=0.5, route=route, routes=(RouteUse(route=route, attempts=1, usage=used, cost_usd=0.5),)
+    )
+    turn = await opened(turns, created["id"], await a_session(database, created["id"]))
+    await turns.commit(step(turn, state=state, closing=DONE))
+
+    response = await client.get("/admin/usage", params={"tenant": "acme"})
+
+    assert response.status_code == 200
+    today = datetime.now(UTC).date().isoformat()
+    assert response.json()["data"] == [
+        {
+            "tenant": "acme",
+            "day": today,
+            "route": {"provider": "primary", "model": "m-test", "api_mode": "chat_completions"},
+            "turns": 1,
+            "attempts": 1,
+            "failed": 0,
+            "usage": {"input_tokens": 10, "output_tokens": 5, "cached_input_tokens": 0, "reasoning_tokens": 0},
+            "cost_usd": 0.5,
+        }
+    ]
+    assert (await client.get("/admin/usage", params={"from": today, "to": today})).json()["data"] == response.json()["data"]
+    assert (await client.get("/admin/usage", params={"to": "2020-01-01"})).json()["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("params", "status", "pointer"),
+    [
+        pytest.param({"from": "yesterday"}, 422, "/from", id="no day"),
+        pytest.param({"to": "2026-13-01"}, 422, "/to", id="no month"),
+        pytest.param({"to": "9999-12-31"}, 422, "/to", id="too far away"),
+        pytest.param({"from": "2026-02-01", "to": "2026-01-01"}, 422, "/from", id="turned round"),
+        pytest.param({"from": "2020-01-01", "to": "2026-01-01"}, 422, "/from", id="too long"),
+        pytest.param({"tenant": "nobody"}, 404, None, id="unknown tenant"),
+        pytest.param({"tenant": "\x00"}, 404, None, id="no name"),
+    ],
+)
+async def test_usage_says_what_is_wrong_with_the_question(
+    client: httpx.AsyncClient, params: dict[str, str], status: int, pointer: str | None
+) -> None:
+    response = await client.get("/admin/usage", params=params)
+    assert response.status_code == status
+    assert [error["pointer"] for error in response.json().get("errors", [])] == ([] if pointer is None else [pointer])

@@ -11,14 +11,20 @@ from typing_extensions import override
 
 from app.api.app import create_api
 from app.api.authentication import Authenticator
+from app.api.route_health import HealthReader
 from app.api.services import Services
 from app.clock import SystemClock
 from app.turns.counters import Counters
 from app.turns.service import Turns
+from tests.fakes.cooldowns import InMemoryCooldowns
 from tests.fakes.models import SilentModels
+from tests.fakes.quotas import InMemoryUsage
+from tests.fakes.rate_windows import InMemoryRateWindows
+from tests.fakes.replicas import InMemoryReplicas
 from tests.fakes.sessions import InMemoryMessages, InMemorySessions
 from tests.fakes.tenants import InMemoryTenants
 from tests.fakes.tools import InMemoryToolbox
+from tests.fakes.turns import InMemoryTurns
 
 ADMIN_KEY = "an-admin-key-of-the-tests"
 ACME_KEY = "agw_acme0123456789abcdef"
@@ -78,6 +84,9 @@ def build(admin_key: str | None = ADMIN_KEY) -> Gateway:
         toolbox=InMemoryToolbox({"time": ("get_time",), "notes": ("write_note", "add_note")}),
         model_clients=SilentModels(),
         turns=gateway.turns,
+        usage=InMemoryUsage(InMemoryTurns(gateway.sessions, InMemoryReplicas(clock), clock), clock),
+        cooling=lambda: 2,
+        route_health=HealthReader(tenants, InMemoryCooldowns(clock), InMemoryRateWindows(clock), clock),
         readiness=readiness,
         admin_key=admin_key,
         max_body_bytes=MAX_BODY_BYTES,

@@ -36,6 +36,8 @@ async def test_metrics_show_requests_and_turns_to_the_operator(gateway: Gateway,
     gateway.turns.counters.active = 3
     gateway.turns.counters.ended["completed", "answer"] += 7
     gateway.turns.counters.attempt_failures["rate_limit"] += 2
+    gateway.turns.counters.throttled["rpm", "skipped"] += 4
+    gateway.turns.counters.quota_refusals["tokens"] += 5
     await client.get("/sessions/sess_00000000000000000000000000")
     await client.get("/nowhere/at/all")
 
@@ -45,6 +47,9 @@ async def test_metrics_show_requests_and_turns_to_the_operator(gateway: Gateway,
     assert "gateway_turns_active 3.0" in text
     assert 'gateway_turns_ended_total{reason="answer",state="completed"} 7.0' in text
     assert 'gateway_attempt_failures_total{reason="rate_limit"} 2.0' in text
+    assert 'gateway_calls_throttled_total{limit="rpm",outcome="skipped"} 4.0' in text
+    assert 'gateway_quota_refusals_total{policy="tokens"} 5.0' in text
+    assert "gateway_cooldowns_active 2.0" in text
     assert 'gateway_http_requests_total{method="GET",route="/sessions/{session_id}",status="4xx"} 1.0' in text
     assert 'gateway_http_requests_total{method="GET",route="none",status="4xx"} 1.0' in text
     assert "acme" not in text

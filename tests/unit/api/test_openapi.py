@@ -48,9 +48,10 @@ async def test_it_is_openapi_3_1_with_one_id_for_each_operation(document: dict[s
 
 
 async def test_every_operation_answers_errors_with_problems_and_never_with_the_frameworks_shape(document: dict[str, Any]) -> None:
-    for path in document["paths"].values():
-        for operation in path.values():
-            assert operation["responses"]["4XX"] == {"$ref": "#/components/responses/Problem"}
+    for path, operations in document["paths"].items():
+        name = "OpenAIError" if path.startswith("/v1/") else "Problem"
+        for operation in operations.values():
+            assert operation["responses"]["4XX"] == {"$ref": f"#/components/responses/{name}"}
     assert "HTTPValidationError" not in str(document)
     problem = document["components"]["schemas"]["RequestProblem"]
     assert {"type", "title", "status", "code", "detail", "retryable"} <= set(problem["required"])
@@ -62,7 +63,7 @@ async def test_keys_are_needed_everywhere_but_for_health(document: dict[str, Any
         for operation in operations.values():
             names = {name for entry in operation["security"] for name in entry}
             expected = set() if path in ("/livez", "/readyz") else {"adminKey", "adminKeyHeader"}
-            if path.startswith(("/sessions", "/turns")):
+            if path.startswith(("/sessions", "/turns", "/v1")):
                 expected = {"tenantKey", "tenantKeyHeader"}
             assert names == expected
             assert names <= set(schemes)

@@ -3,6 +3,7 @@ import pytest
 from app.api.errors import InvalidBodyError
 from app.api.tenant_specs import parse_bootstrap, parse_json
 from app.domain.errors import InvalidRequestError
+from app.domain.model import ApiMode
 from app.domain.tenants import ProviderSpec, Purpose, RouteSpec, TenantSettings, TenantSpec
 
 SECRET = "sk-test-AAAA1111BBBB2222CCCC3333"
@@ -114,6 +115,8 @@ def test_json_has_the_same_structure() -> None:
         pytest.param(route("stale_timeout_s = nan"), "/tenants/0/chains/chat/0/stale_timeout_s", id="not a number of seconds"),
         pytest.param(route("connect_timeout_s = inf"), "/tenants/0/chains/chat/0/connect_timeout_s", id="endless"),
         pytest.param(route("patience_s = 0"), "/tenants/0/chains/chat/0/patience_s", id="no patience"),
+        pytest.param(route("rpm = 0"), "/tenants/0/chains/chat/0/rpm", id="no request of a model a minute"),
+        pytest.param(route("tpm = 1_000_000_001"), "/tenants/0/chains/chat/0/tpm", id="absurd tokens of a model a minute"),
         pytest.param(route("patience_s = inf"), "/tenants/0/chains/chat/0/patience_s", id="endless patience"),
         pytest.param(
             route("max_attempts = 0").replace("chains.chat", "chains.vision"),
@@ -143,10 +146,16 @@ def test_a_mistake_is_named_with_its_place(text: str, pointer: str) -> None:
     assert raised.value.detail.endswith(".")
 
 
-@pytest.mark.parametrize("api_mode", ["responses", "anthropic_messages", "telepathy"])
-def test_another_api_mode_is_refused_with_what_this_version_speaks(api_mode: str) -> None:
-    with pytest.raises(InvalidRequestError, match=r"^This version speaks chat_completions only\.$") as raised:
-        parse_bootstrap(provider(f'api_mode = "{api_mode}"'))
+@pytest.mark.parametrize("api_mode", list(ApiMode))
+def test_every_api_mode_is_taken(api_mode: ApiMode) -> None:
+    (spec,) = parse_bootstrap(provider(f'api_mode = "{api_mode.value}"'))
+
+    assert spec.providers[0].api_mode is api_mode
+
+
+def test_another_api_mode_is_refused_with_those_there_are() -> None:
+    with pytest.raises(InvalidRequestError, match=r"^The api_mode is one of anthropic_messages, chat_completions, responses\.$") as raised:
+        parse_bootstrap(provider('api_mode = "telepathy"'))
 
     assert raised.value.pointer == "/tenants/0/providers/0/api_mode"
 

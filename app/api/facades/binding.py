@@ -1,0 +1,151 @@
+"""What a facade call is bound to: nothing but itself, or one of our sessions; and the turn that it starts."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from app.api.facades.schemas import FacadeBody
+from app.api.imports import ImportedHistory
+from app.api.openai_errors import CallError
+from app.api.schemas import MAX_PROMPT_BYTES, session_id_of
+from app.api.services import Services
+from app.domain.errors import InvalidRequestError, NotFoundError
+from app.domain.ids import SessionId
+from app.domain.messages import Content, ContentPart, Message, Role, ToolSpec, canonical_json
+from app.domain.model import ModelOptions
+from app.domain.tenants import Purpose, Tenant
+from app.domain.turns import StatelessCall, TurnRequest
+from app.turns.service import Started
+
+DEFAULT_MODEL = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A facade call as read. ``pointer`` is where its conversation stands in the body."""
+
+    body: FacadeBody
+    history: ImportedHistory
+    options: ModelOptions
+    tools: tuple[ToolSpec, ...]
+    session_id: SessionId | None
+    pointer: str
+
+
+async def start(services: Services, tenant: Tenant, call: Call, *, path: str, idempotency_key: str | None) -> Started:
+    """Start the turn of a call, or find it again.
+
+    Raises CallError (``model_not_found``), InvalidRequestError, and what :meth:`app.turns.service.Turns.start` raises.
+    """
+    model = model_of(tenant, call.body.model)
+    request = _request(tenant, call, model)
+    stateless = None
+    if call.session_id is None:
+        stateless = _stateless(services, call)
+    else:
+        request = _in_session(call, request)
+        if request.answers:
+            await _check_answers(services, tenant, call, request.answers)
+    return await services.turns.start(
+        tenant,
+        call.session_id,
+        request,
+        # A key belongs to its path. The ones of sessions are told apart from those of the native API in the same way.
+        idempotency_key=f"{path} {idempotency_key}" if idempotency_key else None,
+        fingerprint=_fingerprint(call) if idempotency_key else b"",
+        stateless=stateless,
+    )
+
+
+def model_of(tenant: Tenant, name: str | None) -> str | None:
+    """The model to ask first; ``None`` leaves it to the chain. Raises CallError (``model_not_found``)."""
+    routes = tenant.chains.get(Purpose.CHAT, ())
+    if name and any(route.model == name for route in routes):
+        return name
+    if name and name != DEFAULT_MODEL:
+        raise unknown_model(name)
+    return None
+
+
+def unknown_model(name: str) -> CallError:
+    """The error of a model that no route of the chat chain has."""
+    text = f"The model {name[:100]!a} does not exist or you do not have access to it."
+    return CallError(404, text, code="model_not_found", param="model")
+
+
+def session_of(*names: str | None) -> SessionId | None:
+    """The first session that is named. Raises NotFoundError for a name that cannot be one."""
+    return next((session_id_of(name) for name in names if name), None)
+
+
+def _request(tenant: Tenant, call: Call, model: str | None) -> TurnRequest:
+    limit = tenant.settings.max_iterations
+    return TurnRequest(
+        client_tools=call.tools,
+        model=model,
+        options=call.options,
+        on_disconnect=call.body.on_disconnect,
+        max_iterations=min(limit, call.body.max_iterations or limit),
+        metadata=call.body.metadata or {},
+    )
+
+
+def _stateless(services: Services, call: Call) -> StatelessCall:
+    history = call.history
+    if not history.messages:
+        raise InvalidRequestError("At least one message of the user is needed.", pointer=call.pointer)
+    prompt = history.system_prompt or ""
+    if len(prompt.encode()) > MAX_PROMPT_BYTES:
+        raise InvalidRequestError(f"The system messages must have at most {MAX_PROMPT_BYTES} bytes.", pointer=call.pointer)
+    try:
+        specs = services.toolbox.specs(call.body.toolsets or ())
+    except InvalidRequestError as error:
+        raise InvalidRequestError(error.detail, pointer="/toolsets") from error
+    return StatelessCall(system_prompt=prompt, tools=msgspec.json.encode(specs, order="sorted"), history=history.messages)
+
+
+def _in_session(call: Call, request: TurnRequest) -> TurnRequest:
+    """The request with what is new in the call: everything behind the last assistant message."""
+    if call.body.toolsets is not None:
+        raise InvalidRequestError("A session has its own toolsets.", pointer="/toolsets")
+    new = _new_messages(call.history.messages)
+    answers = tuple(message for message in new if message.role is Role.TOOL)
+    said = [message.content for message in new if message.role is Role.USER]
+    if not (answers or said):
+        raise InvalidRequestError("There is nothing new: the last message is the assistant's.", pointer=call.pointer)
+    return msgspec.structs.replace(request, input=_joined(said), answers=answers)
+
+
+def _new_messages(messages: Sequence[Message]) -> Sequence[Message]:
+    last = max((index for index, message in enumerate(messages) if message.role is Role.ASSISTANT), default=-1)
+    return messages[last + 1 :]
+
+
+async def _check_answers(services: Services, tenant: Tenant, call: Call, answers: Sequence[Message]) -> None:
+    """Refuse results of calls that the session does not have open: they would be lost without a word."""
+    if call.session_id is None or await services.sessions.get(tenant.id, call.session_id) is None:
+        raise NotFoundError
+    waiting: set[str | None] = set()
+    for stored in await services.messages.working_set(call.session_id):
+        waiting.update(asked.id for asked in stored.message.tool_calls)
+        waiting.discard(stored.message.tool_call_id)
+    if any(answer.tool_call_id not in waiting for answer in answers):
+        raise InvalidRequestError("A tool result answers no call that this session waits for.", pointer=call.pointer)
+
+
+def _joined(said: Sequence[Content]) -> Content:
+    texts = [content for content in said if isinstance(content, str)]
+    if len(texts) == len(said):
+        return "\n\n".join(texts)
+    parts: list[ContentPart] = []
+    for content in said:
+        parts += [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return parts
+
+
+def _fingerprint(call: Call) -> bytes:
+    content: dict[str, Any] = {"body": call.body.model_dump(mode="json"), "session_id": call.session_id}
+    return hashlib.sha256(canonical_json(content).encode()).digest()

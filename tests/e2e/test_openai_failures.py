@@ -1,0 +1,130 @@
+"""What the official client raises, and when: before anything was said a status, afterwards an error in the stream."""
+
+from typing import Any
+
+import openai as sdk
+import pytest
+from openai import AsyncOpenAI
+
+from tests.e2e.openai_clients import openai_of, streamed_text, turn_of, user
+from tests.e2e.scenes import ended
+from tests.e2e.stage import Stage
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def chat(openai: AsyncOpenAI, text: str = "[[sim tokens=2]] hi", **more: Any) -> Any:
+    """One call."""
+    return await openai.chat.completions.create(**{"model": "default", "messages": [user(text)], **more})
+
+
+async def read_to_error(stream: Any) -> tuple[list[Any], sdk.APIError]:
+    """The chunks of a stream that fails in its middle, and the error."""
+    chunks: list[Any] = []
+    try:
+        async for chunk in stream:
+            chunks += [chunk]
+    except sdk.APIError as error:
+        return chunks, error
+    raise AssertionError("the stream ended without an error")
+
+
+async def test_a_bad_key_is_an_authentication_error(stage: Stage) -> None:
+    async with stage.client() as client, openai_of(client, api_key="agw_wrong-0123456789abcdef") as openai:
+        with pytest.raises(sdk.AuthenticationError) as raised:
+            await openai.models.list()
+        assert raised.value.code == "invalid_api_key"
+        assert raised.value.request_id
+
+
+async def test_an_unknown_model_is_not_found(stage: Stage) -> None:
+    async with stage.client() as client, openai_of(client) as openai:
+        for ask in (chat(openai, model="gpt-none"), openai.models.retrieve("org/none"), openai.responses.create(model="x", input="y")):
+            with pytest.raises(sdk.NotFoundError) as raised:
+                await ask
+            assert (raised.value.code, raised.value.param) == ("model_not_found", "model")
+        assert len(stage.provider.requests) == 0
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"temperature": 9}, "temperature"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": " "}]}, "messages[0].content"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"extra_body": {"toolsets": ["nothing"]}}, "toolsets"),
+        ({"extra_body": {"session_id": 5}}, "session_id"),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_done_is_a_bad_request(stage: Stage, members: dict[str, Any], param: str) -> None:
+    async with stage.client() as client, openai_of(client) as openai:
+        with pytest.raises(sdk.BadRequestError) as raised:
+            await chat(openai, **members)
+        assert (raised.value.param, raised.value.type) == (param, "invalid_request_error")
+        assert len(stage.provider.requests) == 0
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_no_provider_is_unavailable_with_a_time_to_come_back(stage: Stage, stream: bool) -> None:
+    async with stage.client() as client, openai_of(client) as openai:
+        stage.provider.play("status=429 retry_after=400")
+        with pytest.raises(sdk.InternalServerError) as raised:
+            await chat(openai, stream=stream)
+        error = raised.value
+        assert (error.status_code, error.code, error.type) == (503, "provider_unavailable", "server_error")
+        assert 390 <= int(error.response.headers["retry-after"]) <= 401
+        turn = await client.get(error.response.headers["x-turn-id"])
+        assert (turn["status"], turn["reason"]) == ("failed", "provider_unavailable")
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_what_no_repeat_can_mend_is_not_repeated_by_clients(stage: Stage, stream: bool) -> None:
+    async with stage.client() as client, openai_of(client, max_retries=2) as openai:
+        stage.provider.play("status=401")
+        with pytest.raises(sdk.InternalServerError) as raised:
+            await chat(openai, stream=stream)
+        assert raised.value.response.headers["x-should-retry"] == "false"
+        assert len(stage.provider.requests) == 1
+
+
+async def test_a_conversation_that_does_not_fit_is_a_bad_request(stage: Stage) -> None:
+    async with stage.client() as client, openai_of(client) as openai:
+        stage.provider.play("status=400 error_code=context_length_exceeded")
+        with pytest.raises(sdk.BadRequestError) as raised:
+            await chat(openai)
+        assert raised.value.code == "context_length_exceeded"
+
+
+async def test_a_provider_that_dies_amid_its_text_is_an_error_in_the_stream(stage: Stage) -> None:
+    async with stage.client(max_attempts=1) as client, openai_of(client) as openai:
+        stream = await chat(openai, '[[sim text="alpha beta gamma delta" drop_after=3 pace_ms=30]]', stream=True)
+        chunks, error = await read_to_error(stream)
+        assert streamed_text(chunks) == "alpha beta gamma"
+        assert not isinstance(error, sdk.APIStatusError)
+        assert error.type == "server_error"
+
+
+async def test_another_answer_than_was_begun_ends_the_stream_and_the_turn(stage: Stage) -> None:
+    async with stage.client(stage.provider.base_url, stage.backup.base_url) as client, openai_of(client) as openai:
+        stage.provider.play('text="alpha beta gamma delta" drop_after=3 pace_ms=30')
+        for simulator in (stage.provider, stage.backup):
+            simulator.play('text="alpha gamma and a lot more to say" pace_ms=200')
+        chunks, error = await read_to_error(await chat(openai, "go", stream=True))
+        assert error.code == "answer_diverged"
+        assert streamed_text(chunks) == "alpha beta gamma"
+        turn = await ended(client, turn_of(chunks[0].id), 2)
+        assert (turn["status"], turn["reason"]) == ("interrupted", "client_gone")
+
+
+async def test_a_turn_that_is_interrupted_from_elsewhere_ends_its_stream(stage: Stage) -> None:
+    async with stage.client() as client, openai_of(client) as openai:
+        stream = await chat(openai, "[[sim tokens=200 pace_ms=20]]", stream=True)
+        first = await anext(stream)
+        await client.http.delete(f"/turns/{turn_of(first.id)}")
+        _, error = await read_to_error(stream)
+        assert error.code == "turn_interrupted_requested"
