@@ -21,7 +21,7 @@ DEV_STAMP := $(call stamp_of,requirements-dev.lock)
 LOCAL_MODEL_STAMP := $(call stamp_of,requirements-local-model.lock)
 
 .PHONY: help install run demo run-local-model simulate migrate revision \
-	test test-unit check fmt lint types imports drift lock lock-check docker-lint bench up down clean
+	test test-unit check fmt lint types imports drift lock lock-check docker-lint bench check-limits soak up down clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -90,6 +90,12 @@ docker-lint: $(DEV_STAMP) ## Check Dockerfile and compose file; needs no engine
 
 bench: $(DEV_STAMP) ## Measure the gateway against a direct call to the simulator
 	$(VENV_PYTHON) -m benchmarks $(ARGS)
+
+check-limits: $(DEV_STAMP) ## Check rate limits over two processes in real time, three minutes (ARGS=--quick)
+	$(VENV_PYTHON) -m benchmarks.limits $(ARGS)
+
+soak: $(DEV_STAMP) ## Check memory and isolation over 100,000 turns of 1,000 tenants (ARGS="--turns 20000")
+	$(VENV_PYTHON) -m benchmarks.soak $(ARGS)
 
 up: ## Build and start gateway and Postgres in containers
 	$(COMPOSE) up --build --detach --wait $(ARGS)

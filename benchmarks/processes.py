@@ -119,6 +119,13 @@ class Child:
                 self._process.kill()
             self._log.close()
 
+    async def kill(self) -> None:
+        """End the process at once, as a crash does; harmless when it has ended."""
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        self._log.close()
+
     def _with_log(self, what: str) -> str:
         self._log.seek(0)
         tail = self._log.read().decode(errors="replace").splitlines()[-_LOG_TAIL_LINES:]

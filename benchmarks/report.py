@@ -58,20 +58,20 @@ TARGETS: Sequence[Target] = (
 def tables(results: Sequence[Result]) -> str:
     """What a person reads."""
     parts = [
-        _table(_COST_HEADS, [_cost_row(result) for result in results]),
+        table(_COST_HEADS, [_cost_row(result) for result in results]),
         "Parts of a core while the turns ran through the gateway:",
-        _table(_BUSY_HEADS, [_busy_row(result) for result in results]),
+        table(_BUSY_HEADS, [_busy_row(result) for result in results]),
     ]
     compared = [result for result in results if result.direct]
     if compared:
         parts += [
             "Later than direct, ms (p50 / p95 / p99), and ratios through / direct:",
-            _table(_LATENCY_HEADS, [_latency_row(result) for result in compared]),
+            table(_LATENCY_HEADS, [_latency_row(result) for result in compared]),
         ]
     by_name = {result.scenario.name: result for result in results}
     rows = [_target_row(target, by_name[target.scenario]) for target in TARGETS if target.scenario in by_name]
     if rows:
-        parts += ["Targets:", _table(_TARGET_HEADS, rows)]
+        parts += ["Targets:", table(_TARGET_HEADS, rows)]
     return "\n\n".join(parts)
 
 
@@ -209,7 +209,8 @@ def _target_row(target: Target, result: Result) -> tuple[str, ...]:
     return (target.name, f"{value:.2f} {target.unit}", f"{target.limit:g}", f"{target.goal:g}", verdict)
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns of text: the first one to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     lines = [heads, ["-" * width for width in widths], *rows]
     return "\n".join(_line(line, widths) for line in lines)

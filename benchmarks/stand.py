@@ -79,7 +79,8 @@ class Gateway:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def run_folder() -> Iterator[Path]:
+    """A folder for one run, gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="agw-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)  # the account that Postgres runs as passes through
@@ -89,7 +90,7 @@ def _folder() -> Iterator[Path]:
 @asynccontextmanager
 async def open_stand(cores: Cores) -> AsyncIterator[Stand]:
     """Start what stays, and end it."""
-    with _folder() as folder, start_embedded(folder / "postgres", durable=True) as postgres:
+    with run_folder() as folder, start_embedded(folder / "postgres", durable=True) as postgres:
         assert postgres.process is not None
         await upgrade(postgres.url)
         certificate = folder / "provider.pem"
@@ -124,7 +125,7 @@ async def open_gateway(stand: Stand, scenario: Scenario) -> AsyncIterator[Gatewa
     child = await Child.start("benchmarks.gateway", log_dir=stand.folder, environment=environment, cores=stand.cores.gateway)
     try:
         port = int(await child.hear(_START_S))
-        await _wait_until_ready(port)
+        await wait_until_ready(port)
         await _put_tenants(stand, port)
         yield Gateway(child=child, port=port, key=TLS_KEY if scenario.tls else PLAIN_KEY)
     finally:
@@ -149,7 +150,8 @@ async def _put_tenants(stand: Stand, port: int) -> None:
             (await client.put(f"/admin/tenants/{name}", json=tenant)).raise_for_status()
 
 
-async def _wait_until_ready(port: int) -> None:
+async def wait_until_ready(port: int) -> None:
+    """Return when the gateway takes requests. Raises ChildFailedError."""
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         for _ in range(_START_POLLS):
             if await _is_ready(client):
