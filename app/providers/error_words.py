@@ -153,6 +153,9 @@ WORDS: Final[tuple[tuple[re.Pattern[str], FailureReason], ...]] = tuple(
                 r"|(does not|doesn't|do not|don't|cannot|can't) support (?!(the |this |that )?model\b)"
                 r"|only support(s|ed)\b|unknown variant .{0,2}image|requires --|mmproj|no endpoints found that support"
                 r"|incompatible with enable_thinking"
+                # Thinking that another model has signed, or that never was: only a target that does not insist on it can go on.
+                r"|expected .{0,4}thinking.{0,60}but found|must start with a thinking block|thinking.{0,60}must be passed back"
+                r"|(reasoning_content|thinking)( blocks?)? (is|are) missing"
                 r"|(unknown|unrecognized|unsupported) (request )?(parameter|argument|field|key|name|value|content type)"
                 r"|extra (inputs?|fields?) (is |are )?not permitted|unexpected keyword argument"
             ),

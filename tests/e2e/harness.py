@@ -13,6 +13,7 @@ import uvicorn
 
 from app.domain.tenants import ProviderSpec, Purpose, RouteSpec, TenantSettings, TenantSpec
 from app.main import Gateway, open_gateway
+from app.ports import Clock
 from app.settings import Settings
 
 KEY = "agw_test-key-of-acme-0123456789"
@@ -153,10 +154,10 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica(database_url: str, **settings: Any) -> AsyncIterator[Replica]:
-    """Start a gateway in this process; several may share one database."""
+async def replica(database_url: str, *, clock: Clock | None = None, **settings: Any) -> AsyncIterator[Replica]:
+    """Start a gateway in this process; several may share one database. ``clock`` is the real one unless given."""
     values = {"admin_key": ADMIN_KEY, "secret_key": "the tests' secret key", "poll_s": 0.1, **settings}
-    async with open_gateway(Settings.model_validate(values), database_url) as gateway:
+    async with open_gateway(Settings.model_validate(values), database_url, clock) as gateway:
         # With its protocol named, asyncio sets TCP_NODELAY on what it accepts, as in production; else each answer may wait 40 ms.
         listener = socket.socket(proto=socket.IPPROTO_TCP)
         listener.bind(("127.0.0.1", 0))

@@ -12,31 +12,41 @@ from app.simulator.log import RecordedRequest
 
 
 class _Body(msgspec.Struct):
-    """The parts that a provider caches, as raw bytes."""
+    """The parts that a provider caches, as raw bytes, under the names that the API modes give them."""
 
-    messages: msgspec.Raw
+    messages: msgspec.Raw = msgspec.Raw(b"")
+    input: msgspec.Raw = msgspec.Raw(b"")
     tools: msgspec.Raw = msgspec.Raw(b"")
     system: msgspec.Raw = msgspec.Raw(b"")
     """Where an API mode keeps the system prompt apart; in chat completions it is the first message."""
+    instructions: msgspec.Raw = msgspec.Raw(b"")
 
 
 _decode = msgspec.json.Decoder(_Body).decode
 REFUSED = (400, 413)
+_CACHE_MARKER = b',"cache_control":{"type":"ephemeral"}'
+_OPEN_MESSAGE = b"]}"
+_LAST_BLOCK = b"}" + _OPEN_MESSAGE
 
 
 def sent_prefix(raw: bytes) -> bytes:
-    """The bytes of (tools, system, messages) of a request body, without the bracket that closes the messages."""
-    body = _decode(raw)
-    messages = bytes(body.messages)
+    """The bytes of (tools, system, messages) of a request body, without cache markers and the bracket that closes the messages."""
+    body = _decode(raw.replace(_CACHE_MARKER, b""))
+    messages = bytes(body.messages) or bytes(body.input)
     assert messages.startswith(b"[")
     assert messages.endswith(b"]")
-    return b"\n".join((bytes(body.tools), bytes(body.system), messages[:-1]))
+    return b"\n".join((bytes(body.tools), bytes(body.system) or bytes(body.instructions), messages[:-1]))
 
 
-def extends(longer: bytes, shorter: bytes) -> bool:
-    """Whether the request ``longer`` begins with all of ``shorter``, cut between two messages."""
+def extends(longer: bytes, shorter: bytes, *, joins: bool = False) -> bool:
+    """Whether the request ``longer`` begins with all of ``shorter``, cut between two messages.
+
+    ``joins``: of a protocol that joins neighbouring messages of one role the last message itself may have grown at its end.
+    """
     before, after = sent_prefix(shorter), sent_prefix(longer)
-    return after == before or after.startswith(before + b",")
+    if after == before or after.startswith(before + b","):
+        return True
+    return joins and before.endswith(_LAST_BLOCK) and after.startswith(before[: -len(_OPEN_MESSAGE)] + b",")
 
 
 def prefix_breaks(requests: Iterable[RecordedRequest]) -> list[str]:
@@ -47,13 +57,14 @@ def prefix_breaks(requests: Iterable[RecordedRequest]) -> list[str]:
     """
     routes: dict[tuple[str, str, str], list[RecordedRequest]] = {}
     for request in (request for request in requests if request.status not in REFUSED):
-        route = (request.path, request.headers.get("authorization", ""), request.body["model"])
+        credential = request.headers.get("x-api-key") or request.headers.get("authorization", "")
+        route = (request.path, credential, request.body["model"])
         routes.setdefault(route, []).append(request)
     return [
         f"request {later.number} on {route[2]} differs from request {earlier.number} at byte {_difference(earlier.raw, later.raw)}"
         for route, sent in routes.items()
         for earlier, later in pairwise(sent)
-        if not extends(later.raw, earlier.raw)
+        if not extends(later.raw, earlier.raw, joins=route[0].endswith("/messages"))
     ]
 
 

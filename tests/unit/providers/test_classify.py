@@ -257,6 +257,9 @@ UNSUPPORTED = [
     "Unrecognized request argument supplied: reasoning_effort",
     "reasoning_effort: Extra inputs are not permitted",
     "Invalid JSON payload received. Unknown name \"strict\" at 'tools[0]': Cannot find field.",
+    "messages.3.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`.",
+    "The `content[].thinking` in the thinking mode must be passed back to the API.",
+    "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2",
 ]
 OUTPUT_CAPS = [
     "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens for m",
