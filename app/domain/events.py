@@ -15,6 +15,14 @@ from typing import ClassVar, TypeAlias
 
 import msgspec
 
+from app.domain.conversation_events import (
+    BudgetWarning,
+    CompactionCompleted,
+    CompactionFailed,
+    CompactionStarted,
+    GuardrailHalt,
+    GuardrailWarning,
+)
 from app.domain.ids import SessionId, TurnId
 from app.domain.messages import ContentPart, StoredMessage
 from app.domain.model import Delta, FailureReason, MessageDelta, ReasoningDelta, RouteRef, Usage
@@ -167,7 +175,8 @@ class ProviderThrottled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnCompleted(msgspec.Struct, frozen=True, kw_only=True):
-    """Terminal. ``reason``: ``answer``, ``refusal``, ``budget_exhausted`` or ``tool_calls`` (of the client's own tools).
+    """Terminal. ``reason``: ``answer``, ``refusal``, ``budget_exhausted``, ``guardrail_halt``, ``nothing_to_compact`` (of a compaction)
+    or ``tool_calls`` (of the client's own tools).
 
     ``output`` is the answer's text (capped like messages). ``session_id`` of every event is ``null`` in a stateless call.
     """
@@ -235,6 +244,12 @@ Fact: TypeAlias = (
     | AttemptReset
     | ProviderFallback
     | ProviderThrottled
+    | CompactionStarted
+    | CompactionCompleted
+    | CompactionFailed
+    | BudgetWarning
+    | GuardrailWarning
+    | GuardrailHalt
     | TerminalEvent
 )
 Event: TypeAlias = Delta | Fact
@@ -301,6 +316,12 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     AttemptReset,
     ProviderFallback,
     ProviderThrottled,
+    CompactionStarted,
+    CompactionCompleted,
+    CompactionFailed,
+    BudgetWarning,
+    GuardrailWarning,
+    GuardrailHalt,
     TurnCompleted,
     TurnInterrupted,
     TurnFailed,

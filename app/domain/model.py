@@ -64,11 +64,15 @@ class FailureReason(enum.StrEnum):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens as the provider reported them. ``input_tokens`` includes the cached ones, ``output_tokens`` the reasoning ones."""
+    """Tokens as the provider reported them. ``output_tokens`` includes the reasoning ones.
+
+    ``input_tokens`` includes those read from a cache (``cached_input_tokens``) and those written to one (``cache_write_tokens``).
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_input_tokens: int = 0
+    cache_write_tokens: int = 0
     reasoning_tokens: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
@@ -76,6 +80,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
         )
 
@@ -91,6 +96,7 @@ class RouteRef(msgspec.Struct, frozen=True, kw_only=True):
 class ModelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a caller may ask of the model beside the conversation; ``None`` leaves it to the provider or the route.
 
+    ``doublings``: the output limit is that many times doubled, up to the route's largest; ``output_cap``: it is this at most.
     ``tool_choice`` is ``auto``, ``none``, ``required``, or ``tool:NAME``. ``response_format`` is OpenAI's (``json_object`` or
     ``json_schema``). An API mode leaves out what its protocol has no word for.
     """
@@ -103,6 +109,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     reasoning_effort: str | None = None
+    doublings: int = 0
+    output_cap: int | None = None
 
 
 NO_OPTIONS: Final = ModelOptions()
@@ -112,7 +120,8 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One model call. The bytes sent depend on these values only, so the same request is always sent the same way.
 
     ``first_attempt`` is the number of the call's first attempt; attempts are numbered through a whole turn, from 1.
-    ``input_tokens`` is an estimate of what the model will have to read, tools and system prompt included.
+    ``input_tokens`` is an estimate of what the model will have to read, tools and system prompt included. ``summary`` is what stands for
+    the older part of the conversation; it follows the system prompt, so that what stands before it stays the same.
     """
 
     system: str
@@ -121,6 +130,12 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     first_attempt: int
     input_tokens: int = 0
     options: ModelOptions = NO_OPTIONS
+    summary: str = ""
+
+    @property
+    def whole_system(self) -> str:
+        """System prompt and summary as one text."""
+        return "\n\n".join(part for part in (self.system, self.summary) if part)
 
 
 class MessageDelta(msgspec.Struct, frozen=True):
@@ -192,6 +207,12 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     cost_usd: float | None
     replay: Replay | None = None
+    calls_cut: bool = False
+    """It was cut in the middle of its tool calls, which are left out."""
+    window: int = 0
+    """Tokens of the context window of the route that answered; 0 when unknown."""
+    may_grow: bool = False
+    """The route allows a larger output than this attempt was given."""
 
 
 ModelChunk: TypeAlias = Delta | AttemptFailed | Throttled | ModelReply

@@ -24,6 +24,8 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     """Pairs of message id and message."""
     idempotency_key: str | None
     fingerprint: bytes
+    memory: str | None = None
+    """The snapshot of memory that its prompt ends with; ``None`` for none."""
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +45,11 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What PATCH may change; ``UNSET`` leaves it alone. ``tools`` is set together with ``toolsets``."""
+    """What PATCH may change; ``UNSET`` leaves it alone. ``tools`` is set together with ``toolsets``.
+
+    ``memory`` is the snapshot behind the prompt. It was read for an end user: with ``if_user`` the change is only for a session that
+    still is that user's.
+    """
 
     system_prompt: str | msgspec.UnsetType = msgspec.UNSET
     model: str | msgspec.UnsetType | None = msgspec.UNSET
@@ -52,6 +58,8 @@ class SessionChange(msgspec.Struct, frozen=True, kw_only=True):
     user: str | msgspec.UnsetType | None = msgspec.UNSET
     keep_interrupted_text: bool | msgspec.UnsetType = msgspec.UNSET
     metadata: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    memory: str | msgspec.UnsetType | None = msgspec.UNSET
+    if_user: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 T = TypeVar("T")

@@ -169,8 +169,12 @@ def _check_route(route: RouteSpec, pointer: str) -> None:
     _check_rates(route, pointer)
     if route.prices is not None:
         for name in route.prices.__struct_fields__:
-            price: float = getattr(route.prices, name)
-            _require(math.isfinite(price) and price >= 0.0, "A price is a number that is not negative.", f"{pointer}/prices/{name}")
+            price: float | None = getattr(route.prices, name)
+            _require(
+                price is None or (math.isfinite(price) and price >= 0.0),
+                "A price is a number that is not negative.",
+                f"{pointer}/prices/{name}",
+            )
 
 
 def _check_rates(limited: ProviderSpec | RouteSpec, pointer: str) -> None:
@@ -197,12 +201,13 @@ def _check_quotas(settings: TenantSettings, pointer: str) -> None:
         ("requests_per_minute", settings.requests_per_minute, _MAX_PER_MINUTE),
         ("max_concurrent_turns", settings.max_concurrent_turns, _MAX_CONCURRENT_TURNS),
         ("tokens_per_day", settings.tokens_per_day, _MAX_TOKENS_PER_DAY),
+        ("max_tokens_per_turn", settings.max_tokens_per_turn, _MAX_TOKENS_PER_DAY),
     ):
         if value is not None:
             _between(value, (1, most), f"{pointer}/{name}")
-    cost = settings.cost_usd_per_day
-    detail = f"cost_usd_per_day is more than 0 and at most {_MAX_COST_USD:.0f} US dollars."
-    _require(cost is None or 0.0 < cost <= _MAX_COST_USD, detail, f"{pointer}/cost_usd_per_day")
+    for name, cost in (("cost_usd_per_day", settings.cost_usd_per_day), ("max_cost_usd_per_turn", settings.max_cost_usd_per_turn)):
+        detail = f"{name} is more than 0 and at most {_MAX_COST_USD:.0f} US dollars."
+        _require(cost is None or 0.0 < cost <= _MAX_COST_USD, detail, f"{pointer}/{name}")
 
 
 def _limit(count: int, pointer: str) -> None:

@@ -13,12 +13,16 @@ import hashlib
 import msgspec
 from typing_extensions import override
 
+from app.domain.compaction import Thresholds
+from app.domain.guardrails import GuardrailThresholds
 from app.domain.ids import KeyId, ProviderId, TenantId
-from app.domain.model import ApiMode, RouteRef, Usage
+from app.domain.model import ApiMode, ModelOptions, RouteRef, Usage
 
 
 class Purpose(enum.StrEnum):
-    """What a chain is for. Turns are answered by ``chat``; the others, the auxiliary chains, are kept but not yet called by anything."""
+    """What a chain is for. Turns are answered by ``chat``, summaries of sessions written by ``compression``; the other auxiliary chains are
+    kept but not yet called by anything.
+    """
 
     CHAT = "chat"
     COMPRESSION = "compression"
@@ -33,6 +37,8 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     input: float
     cached_input: float
     output: float
+    cache_write: float | None = None
+    """For input that is written to a cache; ``None``: as other input."""
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +84,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     rpm: int | None = None
     tpm: int | None = None
 
+    def output_limit(self, options: ModelOptions) -> int:
+        """Tokens that a reply may have: what was asked for, else the route's, doubled as often as asked, within the route's largest."""
+        wanted = (options.max_output_tokens or self.output_tokens) << min(options.doublings, 16)
+        return max(1, min(wanted, self.max_output_tokens, wanted if options.output_cap is None else options.output_cap))
+
     @property
     def origin(self) -> str:
         """Whom reasoning that is to be sent back belongs to: the protocol, the address and the model, as a short digest."""
@@ -91,12 +102,14 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         return RouteRef(provider=self.provider.name, model=self.model, api_mode=self.provider.api_mode)
 
     def cost_usd(self, usage: Usage) -> float | None:
-        """What ``usage`` costs on this route, ``None`` when it has no prices. Tokens written to a cache cost as much as other input."""
-        if self.prices is None:
+        """What ``usage`` costs on this route, ``None`` when it has no prices."""
+        prices = self.prices
+        if prices is None:
             return None
-        fresh = max(0, usage.input_tokens - usage.cached_input_tokens)
-        total = fresh * self.prices.input + usage.cached_input_tokens * self.prices.cached_input + usage.output_tokens * self.prices.output
-        return total / 1_000_000
+        fresh = max(0, usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens)
+        write = prices.input if prices.cache_write is None else prices.cache_write
+        total = fresh * prices.input + usage.cached_input_tokens * prices.cached_input + usage.cache_write_tokens * write
+        return (total + usage.output_tokens * prices.output) / 1_000_000
 
 
 class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,9 +121,17 @@ class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     system_prompt: str = "You are a helpful assistant."
     """For sessions that bring none."""
     preflight_threshold: float = 0.5
-    """Part of the context window from which a turn's context is to be compressed before it begins. Kept but not yet enforced."""
+    """Part of the context window from which a turn's context is compacted before it begins, on a window that is smaller than before."""
+    preflight_every_turn: bool = False
+    """Look at ``preflight_threshold`` at every turn's start, not only when the session moves to a smaller window."""
     gateway_threshold: float = 0.85
-    """Part of the context window above which no request is to be sent without compression. Kept but not yet enforced."""
+    """Part of the context window from which a context is compacted before any model call."""
+    guardrails: GuardrailThresholds = GuardrailThresholds()
+    """When turns whose tool calls go round in circles are warned and stopped."""
+    max_tokens_per_turn: int | None = None
+    """Input and output tokens of one turn, its closing call included."""
+    max_cost_usd_per_turn: float | None = None
+    """What one turn may cost, by the prices of its routes."""
     requests_per_minute: int | None = None
     """Turns started in any 60 seconds, all replicas together."""
     max_concurrent_turns: int | None = None
@@ -129,6 +150,13 @@ class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             or self.tokens_per_day is not None
             or self.cost_usd_per_day is not None
         )
+
+
+def thresholds_of(settings: TenantSettings) -> Thresholds:
+    """The tenant's thresholds of compaction."""
+    return Thresholds(
+        preflight=settings.preflight_threshold, gateway=settings.gateway_threshold, preflight_every_turn=settings.preflight_every_turn
+    )
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):

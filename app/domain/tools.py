@@ -3,6 +3,7 @@
 import msgspec
 
 from app.domain.ids import SessionId, TenantId, TurnId
+from app.domain.messages import ToolCall
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,10 +19,23 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model reads as the call's result; never empty. A failure is a value (``is_error``), not an exception."""
+    """What the model reads as the call's result; never empty. A failure is a value (``is_error``), not an exception.
+
+    ``digest`` is that of the whole output (:func:`app.domain.guardrails.digest_of`), where ``output`` is a cut one.
+    """
 
     output: str
     is_error: bool = False
+    digest: str | None = None
+
+
+class FinishedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call with what came of it. ``index`` is its position in the answer."""
+
+    index: int
+    call: ToolCall
+    outcome: ToolOutcome
+    duration_ms: int
 
 
 INTERRUPTED_OUTPUT = "Interrupted before this call finished; its effect is unknown."

@@ -5,6 +5,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from app.domain.compaction import CompactionResult, ContextState
+from app.domain.guardrails import GuardrailState
 from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import Content, Message, Role, StoredMessage, ToolSpec
 from app.domain.model import NO_OPTIONS, ModelOptions, RouteRef, Usage
@@ -34,8 +36,12 @@ class CompletedReason(enum.StrEnum):
     ANSWER = "answer"
     REFUSAL = "refusal"
     BUDGET_EXHAUSTED = "budget_exhausted"
+    GUARDRAIL_HALT = "guardrail_halt"
+    """The turn's tool calls led nowhere; the answer says so."""
     TOOL_CALLS = "tool_calls"
     """The model called tools of the client, which go on with the next call."""
+    NOTHING_TO_COMPACT = "nothing_to_compact"
+    """A caller asked for a compaction, and nothing can leave the context."""
 
 
 class InterruptReason(enum.StrEnum):
@@ -84,14 +90,35 @@ class RouteUse(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float | None = None
 
 
-class MachineState(msgspec.Struct, frozen=True, kw_only=True):
+class PressureLevel(enum.StrEnum):
+    """How far a turn's budget is used up, as the model and the client are told."""
+
+    CAUTION = "caution"
+    WARNING = "warning"
+    EXHAUSTED = "exhausted"
+    """One closing call is left."""
+
+
+class MachineState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything the loop's decisions depend on, stored with each commit: every iteration boundary is a resume point.
 
     ``iteration`` is the number of the model call that is due or under way (from 1), ``attempts`` the attempts made in the whole turn.
     ``usage`` and ``cost_usd`` are the sums of ``routes``, which has one entry per route, in the order of their first attempts.
+    ``pressure`` is what the model was told last; ``parts`` are the parts of an answer that is being continued, ``continuations`` how often
+    that was; ``retries`` counts repeats of a cut call, each with twice the output limit; ``last_text`` is the last text beside tool calls.
     """
 
     iteration: int = 1
+    pressure: PressureLevel | None = None
+    continuations: int = 0
+    retries: int = 0
+    parts: tuple[str, ...] = ()
+    last_text: str = ""
+    guardrails: GuardrailState = GuardrailState()
+    overflows: int = 0
+    """Refusals as too long that were answered by a compaction."""
+    last_call_tokens: int = 0
+    """What the last model call used, input and output."""
     attempts: int = 0
     usage: Usage = Usage()
     cost_usd: float | None = None
@@ -157,11 +184,23 @@ class EventRow(msgspec.Struct, frozen=True):
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to store. ``seq`` was assigned by the turn, which is its session's only writer."""
+    """A message to store. ``seq`` was assigned by the turn, which is its session's only writer.
+
+    ``archived``: it is for the transcript alone, never shown to the model.
+    """
 
     id: MessageId
     seq: int
     message: Message
+    archived: bool = False
+
+
+class TurnKind(enum.StrEnum):
+    """What a turn does."""
+
+    CHAT = "chat"
+    COMPACTION = "compaction"
+    """It has no input: the older part of the conversation is replaced by a summary."""
 
 
 class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -173,6 +212,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """
 
     input: Content = ""
+    kind: TurnKind = TurnKind.CHAT
     answers: tuple[Message, ...] = ()
     client_tools: tuple[ToolSpec, ...] = ()
     model: str | None = None
@@ -181,6 +221,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     on_disconnect: OnDisconnect = OnDisconnect.CONTINUE
     background: bool = False
     max_iterations: int = 90
+    max_tokens: int | None = None
+    max_cost_usd: float | None = None
     metadata: dict[str, str] = {}
 
 
@@ -229,6 +271,19 @@ class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
         return (*answers, (self.message_id, Message(role=Role.USER, content=self.request.input)))
 
 
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session keeps beside its rows for the model: the snapshot of memory behind its system prompt, the summary of what has left
+    the context, and the state that decides about compaction.
+    """
+
+    memory: str | None = None
+    summary: str | None = None
+    context: ContextState = ContextState()
+
+
+NOTHING_KEPT = Kept()
+
+
 class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
     """A turn that this replica owns and runs. ``last_seq`` is its last stored event, ``next_message_seq`` free in its session.
 
@@ -245,6 +300,8 @@ class OpenTurn(msgspec.Struct, frozen=True, kw_only=True):
     tools: bytes
     """The session's snapshot of tool definitions: canonical JSON of a list of ToolSpec."""
     model: str | None
+    kept: Kept
+    """What the session keeps beside its rows."""
     keep_interrupted_text: bool
     cancel_reason: InterruptReason | None
     resumed: bool
@@ -266,6 +323,7 @@ def opened_stateless(turn: NewTurn, call: StatelessCall) -> OpenTurn:
         system_prompt=call.system_prompt,
         tools=call.tools,
         model=None,
+        kept=NOTHING_KEPT,
         keep_interrupted_text=False,
         cancel_reason=None,
         resumed=False,
@@ -329,6 +387,16 @@ class Closing(msgspec.Struct, frozen=True, kw_only=True):
     """JSON of the terminal event's ``data`` fields, for ``GET /turns/{id}``."""
 
 
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a compaction changes with its commit, and what it took. ``memory`` is a new snapshot for the prompt."""
+
+    id: str
+    result: CompactionResult
+    memory: str | None
+    usage: Usage
+    cost_usd: float | None
+
+
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """One atomic step of a turn: events, messages, machine state, and perhaps its end or hand-over.
 
@@ -347,6 +415,9 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     hand_over: bool = False
     forget: bool = False
     """The turn's earlier messages leave the working set."""
+    context: ContextState | None = None
+    """Kept with the session; ``None`` leaves what is there."""
+    compaction: Compaction | None = None
 
 
 class DeltaBatch(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,7 +45,7 @@ _SEVERAL_MESSAGES = """SELECT s.id, s.next_seq + x.place - 1, x.id, t.id, x.body
 def _in_session(messages: str, count: str) -> str:
     return f"""
 WITH s AS MATERIALIZED (
-    SELECT id, next_seq, system_prompt, tools, model, keep_interrupted_text FROM sessions
+    SELECT id, next_seq, system_prompt, memory, summary, context, tools, model, keep_interrupted_text FROM sessions
     WHERE id = :session_id AND tenant_id = :tenant_id FOR NO KEY UPDATE
 ), t AS (
     INSERT INTO turns ({_TURN_COLUMNS})
@@ -58,11 +58,15 @@ WITH s AS MATERIALIZED (
 ), m AS (
     INSERT INTO messages (session_id, seq, id, turn_id, body)
     {messages}
+    RETURNING session_id, seq
+), findable AS (
+    INSERT INTO search_queue (session_id, seqs) SELECT session_id, array_agg(seq) FROM m GROUP BY session_id
 ), u AS (
     UPDATE sessions SET next_seq = s.next_seq + {count}, updated_at = clock_timestamp() FROM s, t
     WHERE sessions.id = s.id AND CAST(:owner AS text) IS NOT NULL
 ), {_EVENTS}
-SELECT s.id IS NOT NULL AS known, s.next_seq, s.system_prompt, s.tools, s.model, s.keep_interrupted_text, t.id AS turn_id, h.*
+SELECT s.id IS NOT NULL AS known, s.next_seq, s.system_prompt, s.memory, s.summary, s.context, s.tools, s.model,
+       s.keep_interrupted_text, t.id AS turn_id, h.*
 FROM (SELECT 1) AS one LEFT JOIN s ON true LEFT JOIN t ON true
 LEFT JOIN LATERAL (
     SELECT array_agg(o.seq) AS seqs, array_agg(o.id) AS ids, array_agg(o.turn_id) AS turn_ids, array_agg(o.body) AS bodies,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, Row, and_, bindparam, cast, delete, extract, func, select, text, update
+from sqlalchemy import BigInteger, ColumnElement, Row, and_, bindparam, cast, delete, extract, func, select, text, true, update
 
 from app.domain.errors import ConflictError, UnavailableError
 from app.domain.ids import SessionId, TenantId, TurnId
@@ -23,9 +23,9 @@ _CREATE = text(
     """
     WITH created AS (
         INSERT INTO sessions (id, tenant_id, system_prompt, model, toolsets, tools, end_user, keep_interrupted_text, metadata, next_seq,
-                              idempotency_key, fingerprint)
+                              memory, idempotency_key, fingerprint)
         VALUES (:id, :tenant_id, :system_prompt, :model, :toolsets, :tools, :end_user, :keep_interrupted_text, :metadata, :next_seq,
-                :idempotency_key, :fingerprint)
+                :memory, :idempotency_key, :fingerprint)
         ON CONFLICT (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
         RETURNING id, created_at
     ), imported AS (
@@ -33,6 +33,9 @@ _CREATE = text(
         SELECT created.id, message.seq, message.id, message.note, message.body
         FROM created, unnest(CAST(:message_ids AS text[]), CAST(:notes AS boolean[]), CAST(:bodies AS bytea[]))
              WITH ORDINALITY AS message (id, note, body, seq)
+    ), findable AS (
+        INSERT INTO search_queue (session_id, seqs)
+        SELECT created.id, ARRAY[seq] FROM created, generate_series(1, CAST(:next_seq AS bigint) - 1) AS seq
     )
     SELECT id FROM created
     """
@@ -120,13 +123,13 @@ class SessionRepository:
         return Page(data=tuple(found[:limit]), next_cursor=found[limit - 1].id if more else None)
 
     async def change(self, tenant_id: TenantId, session_id: SessionId, change: SessionChange) -> Session | None:
-        """Apply a change; ``None`` when unknown. A turn that runs keeps what it began with."""
+        """Apply a change; ``None`` when unknown, or not of the end user that it was made for. A turn that runs keeps what it began with."""
         values = _changed_columns(change)
         if not values:
             return await self.get(tenant_id, session_id)
         statement = (
             update(sessions)
-            .where(_is(tenant_id, session_id))
+            .where(_is(tenant_id, session_id), _made_for(change))
             .values({**values, sessions.c.updated_at: func.clock_timestamp()})
             .returning(*_COLUMNS)
         )
@@ -161,6 +164,10 @@ def _is(tenant_id: TenantId, session_id: SessionId) -> ColumnElement[bool]:
     return and_(sessions.c.id == session_id, sessions.c.tenant_id == tenant_id)
 
 
+def _made_for(change: SessionChange) -> ColumnElement[bool]:
+    return true() if change.if_user is msgspec.UNSET else sessions.c.end_user.is_not_distinct_from(change.if_user)
+
+
 def _create_params(session: NewSession) -> Mapping[str, Any]:
     messages = session.messages
     return {
@@ -174,6 +181,7 @@ def _create_params(session: NewSession) -> Mapping[str, Any]:
         "keep_interrupted_text": session.keep_interrupted_text,
         "metadata": msgspec.json.encode(session.metadata),
         "next_seq": len(messages) + 1,
+        "memory": session.memory,
         "idempotency_key": session.idempotency_key,
         "fingerprint": session.fingerprint,
         "message_ids": [message_id for message_id, _ in messages],
@@ -191,6 +199,7 @@ def _changed_columns(change: SessionChange) -> dict[Any, Any]:
         sessions.c.end_user: change.user,
         sessions.c.keep_interrupted_text: change.keep_interrupted_text,
         sessions.c["metadata"]: _encoded(change.metadata),
+        sessions.c.memory: change.memory,
     }
     return {column: value for column, value in given.items() if value is not msgspec.UNSET}
 

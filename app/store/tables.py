@@ -12,6 +12,7 @@ from sqlalchemy import (
     DateTime,
     Double,
     ForeignKey,
+    ForeignKeyConstraint,
     Identity,
     Index,
     Integer,
@@ -25,7 +26,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import JSONB, TSVECTOR
 
 metadata = MetaData(
     naming_convention={
@@ -116,11 +117,15 @@ sessions = Table(
     Column("keep_interrupted_text", Boolean, nullable=False, server_default=text("false")),
     Column("metadata", LargeBinary, nullable=False, comment="JSON object of strings"),
     Column("next_seq", BigInteger, nullable=False, server_default=text("1"), comment="of its messages"),
+    Column("memory", Text, comment="the snapshot of memory behind its system prompt; NULL for none"),
+    Column("summary", Text, comment="the active summary's body; NULL for none"),
+    Column("context", LargeBinary, comment="JSON of ContextState; NULL before the first model call"),
     Column("idempotency_key", Text),
     Column("fingerprint", LargeBinary),
     _created(),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
     Index("ix_sessions_tenant_id_id", "tenant_id", "id"),
+    Index("ix_sessions_tenant_id_end_user_id", "tenant_id", "end_user", "id"),
     Index(
         "uq_sessions_idempotency",
         "tenant_id",
@@ -142,7 +147,61 @@ messages = Table(
     Column("body", LargeBinary, nullable=False, comment="JSON of Message"),
     _created(),
     PrimaryKeyConstraint("session_id", "seq"),
+    Index("ix_messages_context", "session_id", "seq", postgresql_where=text("NOT archived")),
+    Index("ix_messages_archived", "created_at", postgresql_where=text("archived")),
 )
+
+summaries = Table(
+    "summaries",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("turn_id", Text, comment="the turn that made it"),
+    Column("active", Boolean, nullable=False, comment="it is what the model is shown"),
+    Column("body", Text, nullable=False),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("tokens_before", Integer, nullable=False, comment="of the context, by estimate"),
+    Column("tokens_after", Integer, nullable=False, comment="of the context, by estimate"),
+    Column("usage", LargeBinary, nullable=False, comment="JSON of Usage: of making it"),
+    Column("cost_usd", Double, comment="of making it; NULL when no prices are known"),
+    Column("reason", Text, nullable=False),
+    _created(),
+    Index("ix_summaries_session_id_id", "session_id", "id"),
+    Index("uq_summaries_active", "session_id", unique=True, postgresql_where=text("active")),
+    Index("ix_summaries_inactive", "created_at", postgresql_where=text("NOT active")),
+)
+
+memory = Table(
+    "memory",
+    metadata,
+    Column("tenant_id", Text, ForeignKey("tenants.id", ondelete="CASCADE"), nullable=False),
+    Column("end_user", Text, nullable=False, comment="empty: of all sessions without an end user"),
+    Column("notes", Text, nullable=False),
+    Column("user_profile", Text, nullable=False),
+    Column("revision", BigInteger, nullable=False, comment="rises with every write"),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
+    PrimaryKeyConstraint("tenant_id", "end_user"),
+)
+
+message_search = Table(
+    "message_search",
+    metadata,
+    Column("session_id", Text, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("terms", TSVECTOR, nullable=False, comment="what the message is found by, and its tenant's id"),
+    PrimaryKeyConstraint("session_id", "seq"),
+    ForeignKeyConstraint(["session_id", "seq"], ["messages.session_id", "messages.seq"], ondelete="CASCADE"),
+    Index("ix_message_search_terms", "terms", postgresql_using="gin"),
+)
+
+search_queue = Table(
+    "search_queue",
+    metadata,
+    Column("session_id", Text, nullable=False),
+    Column("seqs", ARRAY(BigInteger), nullable=False),
+)
+"""Messages that are not in the index yet. No key, no index: writing a row must cost a turn next to nothing."""
 
 turns = Table(
     "turns",

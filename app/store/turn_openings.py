@@ -4,12 +4,14 @@ from typing import Any
 
 import msgspec
 
+from app.domain.compaction import ContextState
 from app.domain.ids import MessageId, TurnId
 from app.domain.messages import Message, Role, StoredMessage, decode_message, encode_message
-from app.domain.turns import Fence, MachineState, NewTurn, OpenTurn, TurnState, opened_stateless
+from app.domain.turns import Fence, Kept, MachineState, NewTurn, OpenTurn, TurnState, opened_stateless
 from app.store import opening_sql as sql
 
 _encode = msgspec.json.Encoder().encode
+_context = msgspec.json.Decoder(ContextState)
 _INITIAL_STATE = _encode(MachineState())
 
 
@@ -17,7 +19,7 @@ def statement_of(turn: NewTurn) -> sql.OpeningStatement:
     """The statement that writes ``turn``."""
     if turn.stateless is not None:
         return sql.OPEN_STATELESS
-    return sql.OPEN_WITH_ANSWERS if turn.request.answers else sql.OPEN
+    return sql.OPEN if turn.request.input and not turn.request.answers else sql.OPEN_WITH_ANSWERS
 
 
 def params_of(turn: NewTurn) -> dict[str, Any]:
@@ -44,7 +46,7 @@ def params_of(turn: NewTurn) -> dict[str, Any]:
     }
     if turn.stateless is not None:
         params |= {"history": _encode(turn.stateless.history), "key": None, "call_key": turn.idempotency_key}
-    elif request.answers:
+    elif request.answers or not request.input:
         messages = turn.messages
         params["message_ids"] = [message_id for message_id, _ in messages]
         params["bodies"] = [encode_message(message) for _, message in messages]
@@ -66,12 +68,19 @@ def opened(turn: NewTurn, row: Any) -> OpenTurn:
         system_prompt=row.system_prompt,
         tools=row.tools,
         model=row.model,
+        kept=kept_of(row),
         keep_interrupted_text=row.keep_interrupted_text,
         cancel_reason=None,
         resumed=False,
         rows=turn.rows,
         working_set=_working_set(turn, row, own),
     )
+
+
+def kept_of(row: Any) -> Kept:
+    """What the session keeps, from a row with its columns."""
+    context = ContextState() if row.context is None else _context.decode(row.context)
+    return Kept(memory=row.memory, summary=row.summary, context=context)
 
 
 def _own_messages(turn: NewTurn, next_seq: int) -> list[StoredMessage]:

@@ -48,7 +48,8 @@ SELECT (SELECT count(*) FROM turns WHERE tenant_id = :tenant_id AND state = 'run
 
 CLAIM = _sql(f"""
 WITH c AS MATERIALIZED (
-    SELECT t.id, t.session_id, s.next_seq, t.started_at IS NOT NULL AS resumed
+    SELECT t.id, t.session_id, s.next_seq, t.started_at IS NOT NULL AS resumed,
+           t.started_at IS NULL AND octet_length(t.input_message) > 0 AS speaks
     FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE t.state = 'queued'
       AND NOT EXISTS (SELECT 1 FROM turns r WHERE r.session_id = t.session_id AND r.state = 'running')
@@ -63,13 +64,16 @@ WITH c AS MATERIALIZED (
     RETURNING turns.*
 ), m AS (
     INSERT INTO messages (session_id, seq, id, turn_id, body)
-    SELECT c.session_id, c.next_seq, t.message_id, t.id, t.input_message FROM c JOIN t ON t.id = c.id WHERE NOT c.resumed
+    SELECT c.session_id, c.next_seq, t.message_id, t.id, t.input_message FROM c JOIN t ON t.id = c.id WHERE c.speaks
+    RETURNING session_id, seq
+), findable AS (
+    INSERT INTO search_queue (session_id, seqs) SELECT session_id, ARRAY[seq] FROM m
 ), u AS (
     UPDATE sessions SET next_seq = c.next_seq + 1, updated_at = clock_timestamp() FROM c JOIN t ON t.id = c.id
-    WHERE sessions.id = c.session_id AND NOT c.resumed
+    WHERE sessions.id = c.session_id AND c.speaks
 )
-SELECT {_TURN}, c.next_seq + CASE WHEN c.resumed THEN 0 ELSE 1 END AS next_seq, c.resumed,
-       s.system_prompt, s.tools, s.model, s.keep_interrupted_text
+SELECT {_TURN}, c.next_seq + CASE WHEN c.speaks THEN 1 ELSE 0 END AS next_seq, c.resumed,
+       s.system_prompt, s.memory, s.summary, s.context, s.tools, s.model, s.keep_interrupted_text
 FROM t JOIN c ON c.id = t.id JOIN sessions s ON s.id = t.session_id
 ORDER BY t.rank, t.ordinal
 """)
@@ -90,20 +94,22 @@ WITH c AS MATERIALIZED (
     RETURNING turns.*
 )
 SELECT {_TURN}, coalesce(s.next_seq, 1) AS next_seq, true AS resumed, coalesce(s.system_prompt, '') AS system_prompt,
-       coalesce(s.tools, convert_to('[]', 'UTF8')) AS tools, s.model, coalesce(s.keep_interrupted_text, false) AS keep_interrupted_text
+       s.memory, s.summary, s.context, coalesce(s.tools, convert_to('[]', 'UTF8')) AS tools, s.model,
+       coalesce(s.keep_interrupted_text, false) AS keep_interrupted_text
 FROM t LEFT JOIN sessions s ON s.id = t.session_id
 """)
 
-COMMIT = _sql(f"""
+_COMMIT = text(f"""
 WITH s AS MATERIALIZED (
-    SELECT id FROM sessions WHERE id = :session_id AND CAST(:next_seq AS bigint) > 0 FOR NO KEY UPDATE
+    SELECT id FROM sessions
+    WHERE id = :session_id AND (CAST(:next_seq AS bigint) > 0 OR CAST(:context AS bytea) IS NOT NULL) FOR NO KEY UPDATE
 ), t AS (
     UPDATE turns SET state = :state, owner = CAST(:new_owner AS text), machine = :machine, last_seq = :last_seq,
         reason = CAST(:reason AS text), outcome = CAST(:outcome AS bytea),
         ended_at = CASE WHEN CAST(:ended AS boolean) THEN clock_timestamp() END
     WHERE id = :id AND generation = :generation AND owner IS NOT DISTINCT FROM CAST(:owner AS text)
       AND last_seq = :previous_seq AND state IN ('running', 'queued')
-      AND (CAST(:next_seq AS bigint) = 0 OR EXISTS (SELECT 1 FROM s))
+      AND ((CAST(:next_seq AS bigint) = 0 AND CAST(:context AS bytea) IS NULL) OR EXISTS (SELECT 1 FROM s))
     RETURNING id, session_id, tenant_id
 ), e AS (
     INSERT INTO turn_events (turn_id, first_seq, last_seq, kind, frames)
@@ -111,16 +117,20 @@ WITH s AS MATERIALIZED (
                                     CAST(:frames AS bytea[])) AS x
     {_UPSERT_EVENTS}
 ), m AS (
-    INSERT INTO messages (session_id, seq, id, turn_id, note, body)
-    SELECT t.session_id, x.seq, x.id, t.id, x.note, x.body
+    INSERT INTO messages (session_id, seq, id, turn_id, note, archived, body)
+    SELECT t.session_id, x.seq, x.id, t.id, x.note, x.archived, x.body
     FROM t, unnest(CAST(:message_seqs AS bigint[]), CAST(:message_ids AS text[]), CAST(:message_notes AS boolean[]),
-                   CAST(:message_bodies AS bytea[])) AS x(seq, id, note, body)
+                   CAST(:message_archived AS boolean[]), CAST(:message_bodies AS bytea[])) AS x(seq, id, note, archived, body)
+), findable AS (
+    INSERT INTO search_queue (session_id, seqs)
+    SELECT t.session_id, CAST(:message_seqs AS bigint[]) FROM t WHERE cardinality(CAST(:message_seqs AS bigint[])) > 0
 ), f AS (
     UPDATE messages SET archived = true FROM t
     WHERE messages.session_id = t.session_id AND messages.turn_id = t.id AND CAST(:forget AS boolean)
 ), u AS (
-    UPDATE sessions SET next_seq = greatest(next_seq, CAST(:next_seq AS bigint)), updated_at = clock_timestamp() FROM t
-    WHERE sessions.id = t.session_id AND CAST(:next_seq AS bigint) > 0
+    UPDATE sessions SET next_seq = greatest(next_seq, CAST(:next_seq AS bigint)), updated_at = clock_timestamp(),
+        context = coalesce(CAST(:context AS bytea), context) FROM t
+    WHERE sessions.id = t.session_id AND (CAST(:next_seq AS bigint) > 0 OR CAST(:context AS bytea) IS NOT NULL)
 ), q AS (
     INSERT INTO tenant_usage (tenant_id, day, tokens, cost_usd)
     SELECT t.tenant_id, (clock_timestamp() AT TIME ZONE 'UTC')::date, CAST(:tokens AS bigint), CAST(:cost_usd AS double precision)
@@ -133,6 +143,9 @@ WITH s AS MATERIALIZED (
 SELECT (SELECT id FROM t) AS applied,
        EXISTS (SELECT 1 FROM turns q WHERE q.session_id = :session_id AND q.state = 'queued') AS waiting
 """)
+COMMIT = Statement(_COMMIT)
+COMMIT_WITHIN = _COMMIT
+"""The same for a transaction with more to do."""
 
 """An end adds what its turn used to the tenant's day, but only for tenants that were ever under a quota of a day: those have a row."""
 

@@ -35,10 +35,10 @@ from app.domain.turns import (
     TurnState,
     TurnView,
 )
-from app.store import opening_sql
+from app.store import compaction_sql, opening_sql
 from app.store import turn_sql as sql
 from app.store.engine import Database
-from app.store.turn_openings import opened, params_of, statement_of
+from app.store.turn_openings import kept_of, opened, params_of, statement_of
 
 _encode = msgspec.json.Encoder().encode
 _request = msgspec.json.Decoder(TurnRequest)
@@ -139,10 +139,23 @@ class TurnRepository:
 
     async def commit(self, commit: Commit) -> bool:
         """Apply one step; true when other turns wait for the session. Idempotent. Raises LeaseLostError when the fence no longer holds."""
-        row = (await self._database.fetch(sql.COMMIT, _commit_params(commit)))[0]
+        row = await self._write(commit)
         if row.applied is None and not await self._applied_before(commit):
             raise LeaseLostError
         return bool(row.waiting)
+
+    async def _write(self, commit: Commit) -> Any:
+        """Apply a commit. One with a compaction is rare, and takes several statements in one transaction."""
+        compaction = commit.compaction
+        if compaction is None:
+            return (await self._database.fetch(sql.COMMIT, _commit_params(commit)))[0]
+        async with self._database.transaction() as connection:
+            await connection.execute(compaction_sql.LOCK, {"session_id": commit.fence.session_id})
+            row = (await connection.execute(sql.COMMIT_WITHIN, _commit_params(commit))).all()[0]
+            if row.applied is not None:
+                for statement in compaction_sql.statements_of(compaction):
+                    await connection.execute(statement, compaction_sql.params_of(commit, compaction))
+        return row
 
     async def _applied_before(self, commit: Commit) -> bool:
         """Whether an earlier try of the same commit went through although its answer was lost."""
@@ -233,6 +246,7 @@ def _open_turn(row: Any) -> OpenTurn:
         system_prompt=row.system_prompt,
         tools=row.tools,
         model=row.model,
+        kept=kept_of(row),
         keep_interrupted_text=row.keep_interrupted_text,
         cancel_reason=InterruptReason(row.cancel_reason) if row.cancel_reason else None,
         resumed=row.resumed,
@@ -291,7 +305,9 @@ def _commit_params(commit: Commit) -> dict[str, Any]:
         "message_seqs": [message.seq for message in commit.messages],
         "message_ids": [message.id for message in commit.messages],
         "message_notes": [message.message.kind.value == "note" for message in commit.messages],
+        "message_archived": [message.archived for message in commit.messages],
         "message_bodies": [encode_message(message.message) for message in commit.messages],
         "next_seq": commit.next_message_seq,
+        "context": None if commit.context is None else _encode(commit.context),
         "forget": commit.forget,
     }

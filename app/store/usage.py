@@ -44,6 +44,7 @@ SELECT n.name AS tenant, (t.ended_at AT TIME ZONE 'UTC')::date AS day, r -> 'rou
        sum((r -> 'usage' ->> 'input_tokens')::bigint) AS input_tokens,
        sum((r -> 'usage' ->> 'output_tokens')::bigint) AS output_tokens,
        sum((r -> 'usage' ->> 'cached_input_tokens')::bigint) AS cached_input_tokens,
+       sum((r -> 'usage' ->> 'cache_write_tokens')::bigint) AS cache_write_tokens,
        sum((r -> 'usage' ->> 'reasoning_tokens')::bigint) AS reasoning_tokens,
        sum((r ->> 'cost_usd')::double precision) AS cost_usd
 FROM turns t JOIN tenants n ON n.id = t.tenant_id
@@ -102,6 +103,7 @@ def _line(row: Any) -> UsageLine:
             input_tokens=int(row.input_tokens or 0),
             output_tokens=int(row.output_tokens or 0),
             cached_input_tokens=int(row.cached_input_tokens or 0),
+            cache_write_tokens=int(row.cache_write_tokens or 0),
             reasoning_tokens=int(row.reasoning_tokens or 0),
         ),
         cost_usd=row.cost_usd,

@@ -125,3 +125,15 @@ async def test_a_session_names_its_running_turn_and_is_not_deleted_under_it(worl
 
 async def test_a_session_that_nobody_made_does_not_exist(world: World) -> None:
     assert await world.sessions.get(await world.tenant(), SessionId(an_id("sess"))) is None
+
+
+async def test_a_change_for_an_end_user_is_not_made_to_a_session_that_is_no_longer_theirs(world: World) -> None:
+    tenant_id = await world.tenant()
+    session_id = await new_session(world, tenant_id, user="ada")
+    for_nobody = SessionChange(system_prompt="of nobody", memory="of nobody", if_user=None)
+    assert await world.sessions.change(tenant_id, session_id, for_nobody) is None
+    assert await world.sessions.change(tenant_id, session_id, SessionChange(system_prompt="x", if_user="bob")) is None
+    changed = await world.sessions.change(tenant_id, session_id, SessionChange(user=None, memory="of nobody", if_user="ada"))
+    assert changed is not None
+    assert (changed.user, changed.system_prompt) == (None, "be kind")
+    assert await world.sessions.change(tenant_id, session_id, for_nobody) is not None

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 from typing_extensions import override
 
+from app.domain.compaction import Room
 from app.domain.errors import InvalidRequestError, ModelUnavailableError
 from app.domain.model import FailureReason, ModelChunk, ModelRequest, RouteRef
 from app.domain.tenants import Purpose, Tenant
@@ -20,6 +21,11 @@ class SilentModel(ModelClient):
     @override
     def primary(self) -> RouteRef:
         return self._route
+
+    @property
+    @override
+    def room(self) -> Room:
+        return Room(window=131_072, output_tokens=4_096)
 
     @override
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[ModelChunk], None]:

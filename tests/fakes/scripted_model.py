@@ -6,12 +6,14 @@ from typing import TypeAlias
 
 from typing_extensions import override
 
+from app.domain.compaction import Room
 from app.domain.errors import ModelError
 from app.domain.messages import ToolCall
 from app.domain.model import FinishReason, ModelChunk, ModelReply, ModelRequest, RouteRef, Usage
 from app.ports import ModelClient
 
 PRIMARY = RouteRef(provider="p1", model="m-test")
+ROOM = Room(window=131_072, output_tokens=4_096)
 USAGE = Usage(input_tokens=10, output_tokens=2)
 """Of every reply made here."""
 Script: TypeAlias = Sequence[Sequence[ModelChunk] | ModelError | asyncio.Event]
@@ -32,6 +34,11 @@ class ScriptedModel(ModelClient):
     @override
     def primary(self) -> RouteRef:
         return PRIMARY
+
+    @property
+    @override
+    def room(self) -> Room:
+        return ROOM
 
     @override
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[ModelChunk], None]:

@@ -25,6 +25,15 @@ class InMemorySessions(SessionStore):
         """What was written for a session."""
         return self._sessions[session_id]
 
+    def created_at_ms(self, session_id: SessionId) -> int:
+        """When a session was created."""
+        return self._created_at_ms[session_id]
+
+    def of_tenant(self, tenant_id: TenantId) -> list[NewSession]:
+        """What was written for the tenant's sessions, newest first."""
+        found = [session for session in self._sessions.values() if session.tenant_id == tenant_id]
+        return sorted(found, key=lambda session: session.id, reverse=True)
+
     @override
     async def create(self, session: NewSession) -> tuple[Session, bool]:
         self._check()
@@ -74,9 +83,11 @@ class InMemorySessions(SessionStore):
 
     @override
     async def change(self, tenant_id: TenantId, session_id: SessionId, change: SessionChange) -> Session | None:
-        if await self.get(tenant_id, session_id) is None:
+        known = await self.get(tenant_id, session_id)
+        if known is None or change.if_user not in (msgspec.UNSET, known.user):
             return None
         given = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not msgspec.UNSET}
+        given.pop("if_user", None)
         session = self._sessions[session_id] = msgspec.structs.replace(self._sessions[session_id], **given)
         return self._view(session)
 

@@ -16,6 +16,7 @@ from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import StoredMessage
 from app.domain.sessions import Page
 from app.domain.turns import (
+    NOTHING_KEPT,
     SEQ_GAP,
     Busy,
     Commit,
@@ -23,6 +24,7 @@ from app.domain.turns import (
     EventRow,
     Fence,
     InterruptReason,
+    Kept,
     MachineState,
     NewMessage,
     NewTurn,
@@ -111,6 +113,7 @@ class InMemoryTurns(TurnStore):
         self.answers_lost = 0
         self.broken: set[TurnId] = set()
         self.held: dict[str, asyncio.Event] = {}
+        self.kept: dict[SessionId, Kept] = {}
 
     @override
     async def open(self, turn: NewTurn) -> Opening:
@@ -194,7 +197,7 @@ class InMemoryTurns(TurnStore):
                 seq=new.seq,
                 turn_id=row.new.id,
                 message=new.message,
-                archived=False,
+                archived=new.archived,
                 created_at_ms=self._clock.unix_ms(),
             )
         )
@@ -215,6 +218,7 @@ class InMemoryTurns(TurnStore):
             system_prompt=session.system_prompt if session else "",
             tools=session.tools if session else b"[]",
             model=session.model if session else None,
+            kept=self.kept.get(new.session_id, NOTHING_KEPT) if new.session_id else NOTHING_KEPT,
             keep_interrupted_text=bool(session and session.keep_interrupted_text),
             cancel_reason=row.cancel_reason,
             resumed=resumed,
@@ -266,10 +270,24 @@ class InMemoryTurns(TurnStore):
         row.last_seq, row.machine = commit.last_seq, commit.state
         if commit.forget:
             self._forget(row)
+        if session_id is not None:
+            self._keep(session_id, commit)
         if commit.closing is not None or commit.hand_over:
             self._release(row, commit)
         self._answer()
         return self._others_wait(row)
+
+    def _keep(self, session_id: SessionId, commit: Commit) -> None:
+        kept = self.kept.get(session_id, NOTHING_KEPT)
+        if commit.context is not None:
+            kept = msgspec.structs.replace(kept, context=commit.context)
+        if commit.compaction is not None:
+            result = commit.compaction.result
+            kept = msgspec.structs.replace(kept, memory=commit.compaction.memory, summary=result.summary or kept.summary)
+            rows = self._sessions.messages[session_id]
+            gone = frozenset(result.archived_seqs)
+            rows[:] = [msgspec.structs.replace(stored, archived=True) if stored.seq in gone else stored for stored in rows]
+        self.kept[session_id] = kept
 
     def _others_wait(self, row: TurnRow) -> bool:
         session_id = row.new.session_id

@@ -329,7 +329,7 @@ async def test_usage_is_reported_per_tenant_day_and_route(client: httpx.AsyncCli
             "turns": 1,
             "attempts": 1,
             "failed": 0,
-            "usage": {"input_tokens": 10, "output_tokens": 5, "cached_input_tokens": 0, "reasoning_tokens": 0},
+            "usage": {"input_tokens": 10, "output_tokens": 5, "cached_input_tokens": 0, "cache_write_tokens": 0, "reasoning_tokens": 0},
             "cost_usd": 0.5,
         }
     ]

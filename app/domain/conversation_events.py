@@ -1,0 +1,79 @@
+"""Events of the loop's policies: the budget, guardrails and compaction. Part of the union in :mod:`app.domain.events`."""
+
+from typing import ClassVar
+
+import msgspec
+
+from app.domain.compaction import CompactionReason
+from app.domain.guardrails import GuardrailCode
+from app.domain.model import Usage
+from app.domain.turns import PressureLevel
+
+
+class BudgetWarning(msgspec.Struct, frozen=True, kw_only=True):
+    """The turn's budget runs out; the model is told as well.
+
+    ``level``: ``caution``, ``warning``, or ``exhausted`` (one closing call follows).
+    """
+
+    event_type: ClassVar[str] = "budget.warning"
+    level: PressureLevel
+    iteration: int
+    max_iterations: int
+    message: str
+
+
+class GuardrailWarning(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call repeats itself; the model is told with its result, or in its place when the call was blocked (not run)."""
+
+    event_type: ClassVar[str] = "guardrail.warning"
+    tool_call_id: str
+    code: GuardrailCode
+    count: int
+    message: str
+
+
+class GuardrailHalt(msgspec.Struct, frozen=True, kw_only=True):
+    """Tool calls lead nowhere: the turn ends with an answer that says so. ``code`` is a guardrail's, or ``invalid_tool_calls``."""
+
+    event_type: ClassVar[str] = "guardrail.halt"
+    code: str
+    count: int
+    message: str
+
+
+class CompactionStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """The older part of the conversation is being replaced by a summary.
+
+    ``reason``: ``preflight``, ``gateway``, ``overflow`` or ``manual``.
+    """
+
+    event_type: ClassVar[str] = "compaction.started"
+    reason: CompactionReason
+    tokens_before: int
+
+
+class CompactionCompleted(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages have left the context (not the transcript). ``summary_id`` is ``null`` when they were cut off without a summary.
+
+    Tokens are those of the whole context, estimated; ``usage`` and ``cost_usd`` what it took. ``memory``: ``kept`` when the model wrote
+    to its memory first, ``nothing`` when it found nothing to keep, ``failed``, or ``off``.
+    """
+
+    event_type: ClassVar[str] = "compaction.completed"
+    reason: CompactionReason
+    summary_id: str | None
+    archived_messages: int
+    tokens_before: int
+    tokens_after: int
+    memory: str
+    usage: Usage
+    cost_usd: float | None
+
+
+class CompactionFailed(msgspec.Struct, frozen=True, kw_only=True):
+    """There is no summary; nothing was changed, and the turn goes on as far as its context fits."""
+
+    event_type: ClassVar[str] = "compaction.failed"
+    reason: CompactionReason
+    message: str
