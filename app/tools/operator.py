@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from app.domain.guardrails import ToolTraits
 from app.domain.tools import ToolContext
 from app.tools.pool import ToolPool
 from app.tools.schema import ParameterSchema
@@ -40,12 +41,18 @@ _CONTEXT = "context"
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function as a tool. Without ``name`` it has the function's, without ``description`` the function's docstring."""
+    """A function as a tool. Without ``name`` it has the function's, without ``description`` the function's docstring.
+
+    ``read_only``: it changes nothing, so the same call with the same result is taken for no progress. ``polling``: it watches something
+    that changes by itself, so it may be asked again and again.
+    """
 
     function: Callable[..., object]
     parameters: dict[str, Any]
     name: str | None = None
     description: str | None = None
+    read_only: bool = False
+    polling: bool = False
 
 
 def load_operator_tools(modules: str, pool: ToolPool) -> tuple[RegisteredTool, ...]:
@@ -86,6 +93,7 @@ def _registered(tool: Tool, module_name: str, pool: ToolPool) -> RegisteredTool:
         handler=_handler(tool.function, pool, takes_context=takes_context),
         toolset=OPERATOR,
         origin=origin,
+        traits=ToolTraits(read_only=tool.read_only, polling=tool.polling),
     )
 
 

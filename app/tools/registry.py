@@ -4,11 +4,12 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from app.domain.errors import InvalidRequestError
+from app.domain.guardrails import ToolTraits
 from app.domain.messages import ToolCall, ToolSpec, clean_json, clean_text
 from app.domain.tools import ToolContext, ToolOutcome
 from app.tools.failures import Caught, failed, log_failure
@@ -41,6 +42,7 @@ class ToolRegistry:
         """Raises ToolConfigurationError for an illegal or taken name, no description, or a schema that cannot be used."""
         self._timeout_s = timeout_s
         self._entries: dict[str, _Entry] = {}
+        self._traits: dict[str, ToolTraits] = {}
         self._running: set[asyncio.Task[ToolOutcome]] = set()
         for tool in tools:
             self._register(tool)
@@ -56,6 +58,10 @@ class ToolRegistry:
         for toolset in sorted(wanted.difference(known)):
             raise InvalidRequestError(f"Unknown toolset {_echo(toolset)}; available: {', '.join(known)}.", pointer="/toolsets")
         return tuple(self._entries[name].spec for name in sorted(self._entries) if self._entries[name].toolset in wanted)
+
+    def traits(self) -> Mapping[str, ToolTraits]:
+        """What guardrails have to know of tools, by name."""
+        return self._traits
 
     async def call(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         """Run one call. Never raises for what the tool or the model did; cancellation passes through once the tool has ended.
@@ -83,6 +89,7 @@ class ToolRegistry:
         except ToolConfigurationError as error:
             raise ToolConfigurationError(f"{where}: {error}") from error
         spec = ToolSpec(name=tool.name, description=clean_text(tool.description.strip()), parameters=schema.document)
+        self._traits[tool.name] = tool.traits
         self._entries[tool.name] = _Entry(spec=spec, schema=schema, handler=tool.handler, toolset=tool.toolset, origin=tool.origin)
 
     def _unknown(self, name: str, context: ToolContext) -> ToolOutcome:

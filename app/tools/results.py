@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from app.domain.guardrails import digest_of
 from app.domain.messages import canonical_json, clean_text
 from app.domain.tools import ToolOutcome
 
@@ -22,8 +23,13 @@ _BINARY = (bytes, bytearray, memoryview)
 def outcome(value: object) -> ToolOutcome:
     """The outcome of a call that returned ``value``. Raises TypeError for what has no text, such as a generator."""
     if isinstance(value, ToolOutcome):
-        return ToolOutcome(output=_shown(value.output), is_error=value.is_error)
-    return ToolOutcome(output=_shown(_text(value)))
+        return _outcome(value.output, is_error=value.is_error)
+    return _outcome(_text(value), is_error=False)
+
+
+def _outcome(text: str, *, is_error: bool) -> ToolOutcome:
+    digest = digest_of(text) if len(text) > MAX_OUTPUT else None
+    return ToolOutcome(output=_shown(text), is_error=is_error, digest=digest)
 
 
 def _shown(text: str) -> str:

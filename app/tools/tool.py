@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from app.domain.guardrails import NO_TRAITS, ToolTraits
 from app.domain.tools import ToolContext
 
 Handler: TypeAlias = Callable[[dict[str, Any], ToolContext], Awaitable[object]]
@@ -27,3 +28,4 @@ class RegisteredTool:
     handler: Handler
     toolset: str
     origin: str
+    traits: ToolTraits = NO_TRAITS
