@@ -11,12 +11,13 @@
 A tool of the client with the name of one of the gateway's stands in its place for this turn.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from typing_extensions import override
 
 from app.agent.machine import AfterReply, Finish, RunTools
+from app.domain.guardrails import ToolTraits
 from app.domain.messages import ToolCall, ToolSpec
 from app.domain.model import ModelOptions
 from app.domain.tools import ToolContext, ToolOutcome
@@ -50,13 +51,12 @@ class ClientTools(Toolbox):
 
     def judge(self, step: AfterReply) -> AfterReply:
         """End the turn where its calls are the client's to run."""
-        if isinstance(step, Finish) or step.bad_arguments or any(call.name not in self._names for call in step.calls):
+        if not isinstance(step, RunTools) or step.bad_arguments or any(call.name not in self._names for call in step.calls):
             return step
         return self._leave(step)
 
     def _leave(self, step: RunTools) -> Finish:
-        text = step.message.content if isinstance(step.message.content, str) else ""
-        return Finish(outcome=Completed(reason=CompletedReason.TOOL_CALLS, output=text), message=step.message)
+        return Finish(outcome=Completed(reason=CompletedReason.TOOL_CALLS, output=step.said), message=step.message, unshown=step.unshown)
 
     @override
     def toolset_names(self) -> tuple[str, ...]:
@@ -65,6 +65,10 @@ class ClientTools(Toolbox):
     @override
     def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
         return self._toolbox.specs(toolsets)
+
+    @override
+    def traits(self) -> Mapping[str, ToolTraits]:
+        return self._toolbox.traits()
 
     @override
     async def call(self, call: ToolCall, context: ToolContext) -> ToolOutcome:

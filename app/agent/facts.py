@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from app.agent import machine
-from app.agent.tool_calls import FinishedCall
+from app.agent.budget import Budget, Pressure
+from app.domain.compaction import ContextState
+from app.domain.conversation_events import BudgetWarning
 from app.domain.events import MAX_EVENT_TEXT, AttemptFailedEvent, AttemptReset, Fact, ProviderFallback, ProviderThrottled, ToolCompleted
-from app.domain.messages import Message, Role, StoredMessage
+from app.domain.messages import StoredMessage, content_text
 from app.domain.model import AttemptFailed, Delta, MessageDelta, ModelChunk, ModelReply, ReasoningDelta, Throttled
-from app.domain.turns import MachineState, Outcome
+from app.domain.tools import FinishedCall
+from app.domain.turns import Compaction, MachineState, Outcome, PressureLevel
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +24,17 @@ class Show:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Facts to be stored in one step, then shown. ``boundary``: the turn can be resumed here by anybody."""
+    """Facts to be stored in one step, then shown. ``boundary``: the turn can be resumed here by anybody.
+
+    ``context`` is kept with the session when it is given; ``compaction`` changes what the session's next request holds.
+    """
 
     events: tuple[Fact, ...]
     messages: tuple[StoredMessage, ...]
     state: MachineState
     boundary: bool = False
+    context: ContextState | None = None
+    compaction: Compaction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +49,7 @@ class End:
     state: MachineState
     outcome: Outcome
     forget: bool = False
+    context: ContextState | None = None
 
 
 LoopFact: TypeAlias = Show | Record | End
@@ -102,20 +111,14 @@ def _attempt_events(failed: AttemptFailed) -> tuple[Fact, ...]:
     return tuple(events)
 
 
-def tool_result(done: FinishedCall) -> Message:
-    """The message that answers a call."""
-    return Message(
-        role=Role.TOOL,
-        content=done.outcome.output,
-        tool_call_id=done.call.id,
-        tool_name=done.call.name,
-        is_error=done.outcome.is_error,
-    )
+def budget_warning(told: Pressure, state: MachineState, budget: Budget) -> BudgetWarning:
+    """The event of what the model is told of its budget; ``state`` is the one that follows."""
+    used = state.iteration if told.level is PressureLevel.EXHAUSTED else state.iteration - 1
+    return BudgetWarning(level=told.level, iteration=used, max_iterations=budget.iterations, message=told.text)
 
 
-def tool_completed(done: FinishedCall) -> ToolCompleted:
-    """The event that tells of it."""
-    output = done.outcome.output
+def tool_completed(done: FinishedCall, output: str) -> ToolCompleted:
+    """The event of a finished call; ``output`` is what the model reads."""
     return ToolCompleted(
         tool_call_id=done.call.id,
         name=done.call.name,
@@ -124,3 +127,8 @@ def tool_completed(done: FinishedCall) -> ToolCompleted:
         duration_ms=done.duration_ms,
         output_truncated=len(output) > MAX_EVENT_TEXT,
     )
+
+
+def tools_completed(done: Sequence[FinishedCall], results: Sequence[StoredMessage]) -> tuple[Fact, ...]:
+    """The events of calls that finished together, each with its stored result."""
+    return tuple(tool_completed(one, content_text(result.message.content)) for one, result in zip(done, results, strict=True))

@@ -5,7 +5,6 @@ stored machine state; 5 start the iteration; 6 the interruptible model call; 7 j
 next iteration or the end. An interrupt is the cancellation of the task that pulls: it reaches whatever the loop is waiting for.
 """
 
-import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -13,153 +12,190 @@ from dataclasses import dataclass
 import msgspec
 
 from app.agent import machine
-from app.agent.client_tools import ClientTools, options_of
-from app.agent.facts import End, LoopFact, Record, tool_completed, tool_result
+from app.agent.batch import Batch, Conclusion, result_message
+from app.agent.compactor import Compactor, CompactorParts
+from app.agent.facts import End, LoopFact, Record, budget_warning, tools_completed
 from app.agent.model_call import ModelCall
+from app.agent.run import Run
 from app.agent.tool_calls import run_tool_calls
-from app.context import history, tokens
-from app.domain.events import MAX_EVENT_TEXT, Fact, IterationStarted, MessageCompleted, ToolStarted, message_view
-from app.domain.ids import MessageId, make_id
-from app.domain.messages import Message, StoredMessage, ToolSpec
-from app.domain.model import ModelRequest
-from app.domain.tools import ToolContext
-from app.domain.turns import MachineState, OpenTurn
-from app.ports import Clock, ModelClient, Toolbox
-
-_TOOLS = msgspec.json.Decoder(tuple[ToolSpec, ...])
+from app.domain.errors import ContextOverflowError
+from app.domain.events import MAX_EVENT_TEXT, AttemptReset, Fact, IterationStarted, ToolStarted
+from app.domain.messages import StoredMessage
+from app.domain.tenants import TenantSettings, thresholds_of
+from app.domain.tools import FinishedCall
+from app.domain.turns import MachineState, OpenTurn, PressureLevel, TurnKind
+from app.ports import Clock, MemoryStore, ModelClient, TodoStore, Toolbox
 
 
-@dataclass(slots=True)
-class _Run:
-    """What one turn's loop carries from step to step."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopParts:
+    """What a turn's loop takes. ``model`` is the session's chain, ``summariser`` the tenant's for summaries."""
 
-    turn: OpenTurn
-    own_tools: tuple[ToolSpec, ...]
-    client: ClientTools
-    tools: tuple[ToolSpec, ...]
-    state: MachineState
-    placed: list[StoredMessage]
-    next_seq: int
-    over: bool = False
+    model: ModelClient
+    summariser: ModelClient
+    toolbox: Toolbox
+    clock: Clock
+    settings: TenantSettings
+    todos: TodoStore
+    memory: MemoryStore
 
 
 class AgentLoop:
-    """Runs one turn. Knows a model, a toolbox and a clock, and nothing of storage or streams."""
+    """Runs one turn. Knows models, a toolbox and a clock, and nothing of how turns are stored or streamed."""
 
-    def __init__(self, model: ModelClient, toolbox: Toolbox, clock: Clock) -> None:
-        self._model = model
-        self._toolbox = toolbox
-        self._clock = clock
+    def __init__(self, parts: LoopParts) -> None:
+        self._run: Run | None = None
+        self._model = parts.model
+        self._toolbox = parts.toolbox
+        self._clock = parts.clock
+        self._guardrails = parts.settings.guardrails
+        self._thresholds = thresholds_of(parts.settings)
+        self._compactor = Compactor(
+            CompactorParts(
+                model=parts.model,
+                summariser=parts.summariser,
+                clock=parts.clock,
+                thresholds=self._thresholds,
+                todos=parts.todos,
+                memory=parts.memory,
+            )
+        )
 
-    async def run(self, turn: OpenTurn, working_set: Sequence[StoredMessage]) -> AsyncGenerator[LoopFact, None]:
+    @property
+    def state(self) -> MachineState | None:
+        """The state as of now: it counts model calls that no fact has told yet. ``None`` before the start."""
+        return None if self._run is None else self._run.state
+
+    def run(self, turn: OpenTurn, working_set: Sequence[StoredMessage]) -> AsyncGenerator[LoopFact, None]:
         """Yield the turn's facts; the last is its End. ``working_set`` holds the session's messages, the turn's input included."""
-        own, client = _TOOLS.decode(turn.tools), ClientTools(self._toolbox, turn.request.client_tools)
-        run = _Run(turn, own, client, client.offered(own), turn.state, list(working_set), turn.next_message_seq)
+        room = self._model.room
+        run = self._run = Run(turn, working_set, room=room, toolbox=self._toolbox, clock=self._clock, thresholds=self._guardrails)
+        return self._chat(run) if turn.request.kind is TurnKind.CHAT else self._compaction(run)
+
+    async def _compaction(self, run: Run) -> AsyncGenerator[LoopFact, None]:
+        """A turn that only compacts."""
+        async with aclosing(self._compactor.on_demand(run)) as facts:
+            async for fact in facts:
+                yield fact
+        yield self._end(run, machine.after_compaction(run.uncompacted, run.conversation.summary))
+
+    async def _chat(self, run: Run) -> AsyncGenerator[LoopFact, None]:
+        turn_starts = not run.turn.resumed
         while not run.over:
-            async with aclosing(ModelCall(self._model, self._request(run), run.state)) as call:
-                while (fact := await call.next()) is not None:
+            async with aclosing(self._compactor.before_call(run, turn_starts=turn_starts)) as facts:
+                async for fact in facts:
                     yield fact
-            step = self._judge(run, call)
-            if isinstance(step, machine.Finish):
-                yield self._end(run, step, ())
-                continue
-            yield self._intent(run, step)
-            async with aclosing(self._run_tools(run, step)) as facts:
+            turn_starts = False
+            before = run.before_call()
+            if isinstance(before, machine.Finish):
+                yield self._end(run, before)
+                return
+            if before.told is not None:
+                yield Record(events=(budget_warning(before.told, run.state, run.budget),), messages=(), state=run.state)
+            async with aclosing(self._iterate(run)) as facts:
                 async for fact in facts:
                     yield fact
 
-    def _request(self, run: _Run) -> ModelRequest:
-        """Steps 2, 3 and 6: what the model is shown."""
-        turn = run.turn
-        messages = history.repair([stored.message for stored in run.placed])
-        return ModelRequest(
-            system=turn.system_prompt,
-            messages=messages,
-            tools=run.tools,
-            first_attempt=run.state.attempts + 1,
-            input_tokens=tokens.estimate(turn.system_prompt, messages, tools_bytes=len(turn.tools) + run.client.size),
-            options=options_of(turn.request.options, run.state.iteration),
-        )
-
-    def _judge(self, run: _Run, call: ModelCall) -> machine.AfterReply:
-        """Step 7."""
+    async def _iterate(self, run: Run) -> AsyncGenerator[LoopFact, None]:
+        """Steps 6 to 9."""
+        async with aclosing(ModelCall(self._model, run.request(), run.state)) as call:
+            while (shown := await call.next()) is not None:
+                yield shown
         run.state = call.state
-        if call.failure is not None:
-            return machine.after_failure(call.failure)
-        if call.reply is None:
-            raise RuntimeError("a model stream ended without its reply")
-        run.state = machine.count_reply(run.state, call.reply)
-        return run.client.judge(machine.after_reply(call.reply))
-
-    def _intent(self, run: _Run, step: machine.RunTools) -> Record:
-        """The assistant message with its calls, stored before the first of them starts."""
-        stored = self._place(run, step.message)
-        run.next_seq += len(step.calls)  # the places of the results, so that they can be stored as they come
-        started = tuple(ToolStarted(tool_call_id=call.id, name=call.name, arguments=call.arguments[:MAX_EVENT_TEXT]) for call in step.calls)
-        return Record(events=(self._message_completed(run, stored), *started), messages=(stored,), state=run.state)
-
-    async def _run_tools(self, run: _Run, step: machine.RunTools) -> AsyncGenerator[LoopFact, None]:
-        """Steps 8 and 9: each result is recorded when it is there, at its call's place; the last one with what follows it."""
-        base = run.next_seq - len(step.calls)
-        turn = run.turn
-        context = ToolContext(
-            tenant_id=turn.tenant_id,
-            session_id=turn.fence.session_id,
-            turn_id=turn.fence.turn_id,
-            enabled=run.client.enabled(run.own_tools),
-        )
-        missing = len(step.calls)
-        async with aclosing(run_tool_calls(step.calls, step.bad_arguments, run.client, context, clock=self._clock)) as batches:
-            async for batch in batches:
-                results = tuple(self._stored(run, base + done.index, tool_result(done)) for done in batch)
-                run.placed.extend(results)
-                missing -= len(batch)
-                events: tuple[Fact, ...] = tuple(tool_completed(done) for done in batch)
-                if missing:
-                    yield Record(events=events, messages=results, state=run.state)
-                else:
-                    yield self._after_tools(run, events, results)
-
-    def _after_tools(self, run: _Run, events: tuple[Fact, ...], results: tuple[StoredMessage, ...]) -> LoopFact:
-        limit = run.turn.request.max_iterations
-        run.state, step = machine.after_tools(run.state, limit)
+        if isinstance(call.failure, ContextOverflowError):
+            async with aclosing(self._compactor.after_refusal(run, call.failure.window)) as facts:
+                async for fact in facts:
+                    yield fact
+            if not run.does_not_fit:
+                return
+        step = self._judge(run, call)
         match step:
             case machine.Finish():
+                yield self._end(run, step)
+            case machine.CallAgain():
+                yield self._again(run, step)
+            case machine.RunTools():
+                yield self._intent(run, step)
+                async with aclosing(self._run_tools(run, step)) as facts:
+                    async for fact in facts:
+                        yield fact
+
+    def _judge(self, run: Run, call: ModelCall) -> machine.AfterReply:
+        """Step 7."""
+        if call.failure is not None:
+            return machine.after_failure(run.state, call.failure, run.budget)
+        if call.reply is None:
+            raise RuntimeError("a model stream ended without its reply")
+        run.count_size(call.reply, self._thresholds)
+        may_continue = run.turn.request.options.max_output_tokens is None
+        state = msgspec.structs.replace(machine.count_reply(run.state, call.reply), overflows=0)
+        run.state, step = machine.after_reply(state, call.reply, run.budget, may_continue=may_continue)
+        return run.client.judge(step)
+
+    def _again(self, run: Run, step: machine.CallAgain) -> Record:
+        """The reply was cut: what the model is shown of it, and the next iteration."""
+        messages = tuple(run.place(message) for message in step.messages)
+        events: list[Fact] = []
+        if step.void:
+            events.append(AttemptReset(attempt=run.state.attempts))
+        if step.told is not None:
+            events.append(budget_warning(step.told, run.state, run.budget))
+        events.extend(self._begin(run))
+        return Record(events=tuple(events), messages=messages, state=run.state, boundary=True, context=run.conversation.changed())
+
+    def _intent(self, run: Run, step: machine.RunTools) -> Record:
+        """The assistant message with its calls, stored before the first of them starts; places for the results stay free behind it."""
+        unshown = () if step.unshown is None else (run.place(step.unshown, archived=True),)
+        stored = run.place(step.message)
+        started = tuple(ToolStarted(tool_call_id=call.id, name=call.name, arguments=call.arguments[:MAX_EVENT_TEXT]) for call in step.calls)
+        events: tuple[Fact, ...] = (run.completed(stored, self._model.primary, step.said), *started)
+        return Record(events=events, messages=(*unshown, stored), state=run.state, context=run.conversation.changed())
+
+    async def _run_tools(self, run: Run, step: machine.RunTools) -> AsyncGenerator[LoopFact, None]:
+        """Steps 8 and 9: each result is recorded when it is there, at its call's place; the last one with what follows it."""
+        base = run.conversation.rows[-1].seq + 1
+        batch = Batch(step, run.state, run.rules)
+        async with aclosing(run_tool_calls(step.calls, batch.refusals, run.client, run.context, clock=self._clock)) as finished:
+            async for done in finished:
+                if batch.add(done):
+                    yield self._conclude(run, base, done, batch.conclude(run.state, run.budget))
+                else:
+                    results = run.answer(base, [(one, result_message(one)) for one in done])
+                    yield Record(events=tools_completed(done, results), messages=results, state=run.state)
+
+    def _conclude(self, run: Run, base: int, done: Sequence[FinishedCall], conclusion: Conclusion) -> LoopFact:
+        run.state = conclusion.state
+        results = run.answer(base, conclusion.results(done))
+        events = (*tools_completed(done, results), *conclusion.events)
+        match conclusion.step:
+            case machine.Finish() as step:
                 return self._end(run, step, events, results)
             case machine.CallModel():
-                begin = IterationStarted(iteration=run.state.iteration, max_iterations=limit)
-                return Record(events=(*events, begin), messages=results, state=run.state, boundary=True)
+                return Record(events=(*events, *self._begin(run)), messages=results, state=run.state, boundary=True)
 
-    def _end(self, run: _Run, step: machine.Finish, events: tuple[Fact, ...], messages: tuple[StoredMessage, ...] = ()) -> End:
+    def _begin(self, run: Run) -> tuple[Fact, ...]:
+        """The event of the next iteration; the closing call is none."""
+        if run.state.pressure is PressureLevel.EXHAUSTED:
+            return ()
+        return (IterationStarted(iteration=run.state.iteration, max_iterations=run.budget.iterations),)
+
+    def _end(self, run: Run, step: machine.Finish, events: tuple[Fact, ...] = (), messages: tuple[StoredMessage, ...] = ()) -> End:
+        if step.part is not None:
+            messages = (*messages, run.place(step.part))
+        if step.unshown is not None:
+            messages = (*messages, run.place(step.unshown, archived=True))
         if step.message is not None:
-            stored = self._place(run, step.message)
+            stored = run.place(step.message, archived=step.part is not None or step.forget)
             messages = (*messages, stored)
-            events = (*events, self._message_completed(run, stored))
+            events = (*events, run.completed(stored, self._model.primary, step.outcome.output))
         run.over = True
-        return End(events=events, messages=messages, state=run.state, outcome=step.outcome, forget=step.forget)
-
-    def _message_completed(self, run: _Run, stored: StoredMessage) -> MessageCompleted:
-        return MessageCompleted(
-            attempt=run.state.attempts,
-            iteration=run.state.iteration,
-            route=run.state.route or self._model.primary,
-            message=message_view(stored, limit=MAX_EVENT_TEXT),
-        )
-
-    def _place(self, run: _Run, message: Message) -> StoredMessage:
-        stored = self._stored(run, run.next_seq, message)
-        run.next_seq += 1
-        run.placed.append(stored)
-        return stored
-
-    def _stored(self, run: _Run, seq: int, message: Message) -> StoredMessage:
-        now_ms = self._clock.unix_ms()
-        return StoredMessage(
-            id=MessageId(make_id("msg", now_ms, secrets.token_bytes(10))),
-            session_id=run.turn.fence.session_id,
-            seq=seq,
-            turn_id=run.turn.fence.turn_id,
-            message=message,
-            archived=False,
-            created_at_ms=now_ms,
+        if step.forget:
+            run.conversation.forget()
+        return End(
+            events=events,
+            messages=messages,
+            state=run.state,
+            outcome=step.outcome,
+            forget=step.forget,
+            context=run.conversation.changed(),
         )

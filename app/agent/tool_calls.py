@@ -3,10 +3,9 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
 
 from app.domain.messages import ToolCall
-from app.domain.tools import ToolContext, ToolOutcome
+from app.domain.tools import FinishedCall, ToolContext, ToolOutcome
 from app.ports import Clock, Toolbox
 
 CLEANUP_S = 0.5
@@ -14,34 +13,28 @@ CLEANUP_S = 0.5
 MAX_CALLS = 128
 """Calls of one answer that are run; the rest is answered unrun."""
 
+_TOO_MANY = ToolOutcome(
+    output=f"Not run: too many calls in one answer; at most {MAX_CALLS} are run. Ask again for those still needed.", is_error=True
+)
+
 logger = logging.getLogger(__name__)
 _left_behind: set[asyncio.Task["FinishedCall"]] = set()
 """Calls that ignore their cancellation. The event loop holds tasks only weakly; without this they could vanish half-way."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedCall:
-    """A call with what came of it. ``index`` is its position in the answer."""
-
-    index: int
-    call: ToolCall
-    outcome: ToolOutcome
-    duration_ms: int
-
-
 async def run_tool_calls(
-    calls: Sequence[ToolCall], bad_arguments: Mapping[str, str], toolbox: Toolbox, context: ToolContext, *, clock: Clock
+    calls: Sequence[ToolCall], refusals: Mapping[int, ToolOutcome], toolbox: Toolbox, context: ToolContext, *, clock: Clock
 ) -> AsyncGenerator[list[FinishedCall], None]:
     """Start every call at once and yield those that finished together, in call order; each call exactly once.
 
-    ``bad_arguments`` names, by call id, the calls whose arguments could not be read, with the reason: they are answered unrun. Close
-    the iterator (``contextlib.aclosing``) or cancel its reader to interrupt: running calls are cancelled and left behind if they have
-    not ended after ``CLEANUP_S``; results that nobody has pulled by then are lost.
+    ``refusals`` are the results of calls that are not to be run, by position. Close the iterator (``contextlib.aclosing``) or cancel its
+    reader to interrupt: running calls are cancelled and left behind if they have not ended after ``CLEANUP_S``; results that nobody has
+    pulled by then are lost.
     """
     unrun: list[FinishedCall] = []
     pending: set[asyncio.Task[FinishedCall]] = set()
     for index, call in enumerate(calls):
-        refusal = _refusal(index, bad_arguments.get(call.id))
+        refusal = refusals.get(index) if index < MAX_CALLS else _TOO_MANY
         if refusal is None:
             pending.add(asyncio.create_task(_run(index, call, toolbox, context, clock=clock), name=f"tool call {call.id}"))
         else:
@@ -54,16 +47,6 @@ async def run_tool_calls(
             yield sorted((task.result() for task in done), key=lambda finished: finished.index)
     finally:
         await _interrupt(pending, context)
-
-
-def _refusal(index: int, bad_argument: str | None) -> ToolOutcome | None:
-    if index >= MAX_CALLS:
-        text = f"Not run: too many calls in one answer; at most {MAX_CALLS} are run. Ask again for those still needed."
-        return ToolOutcome(output=text, is_error=True)
-    if bad_argument is None:
-        return None
-    text = f"Not run: the arguments are not valid JSON ({bad_argument}). Send the call again with one JSON object as its arguments."
-    return ToolOutcome(output=text, is_error=True)
 
 
 async def _run(index: int, call: ToolCall, toolbox: Toolbox, context: ToolContext, *, clock: Clock) -> FinishedCall:

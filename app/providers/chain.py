@@ -6,6 +6,7 @@ from typing import assert_never
 import msgspec
 from typing_extensions import override
 
+from app.domain.compaction import Room
 from app.domain.delivery import Booked
 from app.domain.ids import TenantId
 from app.domain.messages import Replay
@@ -82,6 +83,13 @@ class FallbackChain(ModelClient):
     def primary(self) -> RouteRef:
         """The route that is asked first."""
         return self._targets[0].ref
+
+    @property
+    @override
+    def room(self) -> Room:
+        """The window of that route."""
+        route = self._targets[0].route
+        return Room(window=route.context_window, output_tokens=route.output_tokens)
 
     @override
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[ModelChunk], None]:
@@ -262,4 +270,7 @@ def _reply(target: Target, parts: ReplyParts, usage: Usage, call: Call) -> Model
         usage=usage,
         cost_usd=target.route.cost_usd(usage),
         replay=Replay(origin=target.route.origin, items=parts.replay) if parts.replay else None,
+        calls_cut=parts.calls_cut,
+        window=target.route.context_window,
+        may_grow=target.route.output_limit(call.request.options) < target.route.max_output_tokens,
     )

@@ -11,7 +11,7 @@ from app.domain.tenants import Purpose, Tenant
 from app.ports import ModelClient, ModelClients
 from app.providers.chain import FallbackChain, ProviderLayer
 
-_CACHED_CHAINS: Final = 512
+_CACHED_CHAINS: Final = 4_096
 
 
 class ChainModelClients(ModelClients):
@@ -19,32 +19,33 @@ class ChainModelClients(ModelClients):
 
     def __init__(self, layer: ProviderLayer) -> None:
         self._layer = layer
-        self._chains: OrderedDict[tuple[TenantId, str | None], tuple[int, FallbackChain]] = OrderedDict()
+        self._chains: OrderedDict[tuple[TenantId, Purpose, str | None], tuple[int, FallbackChain]] = OrderedDict()
 
     @override
     def for_chat(self, tenant: Tenant, model: str | None) -> ModelClient:
         """See :class:`app.ports.ModelClients`."""
-        key = (tenant.id, model)
+        return self._cached(tenant, Purpose.CHAT, model)
+
+    @override
+    def for_purpose(self, tenant: Tenant, purpose: Purpose) -> ModelClient:
+        """See :class:`app.ports.ModelClients`."""
+        return self._cached(tenant, purpose if tenant.chains.get(purpose) else Purpose.CHAT, None)
+
+    def _cached(self, tenant: Tenant, purpose: Purpose, model: str | None) -> FallbackChain:
+        key = (tenant.id, purpose, model)
         cached = self._chains.get(key)
         if cached is not None and cached[0] == tenant.revision:
             self._chains.move_to_end(key)
             return cached[1]
-        chain = self._build(tenant, model)
+        chain = self._build(tenant, purpose, model)
         self._chains[key] = (tenant.revision, chain)
         self._chains.move_to_end(key)
         if len(self._chains) > _CACHED_CHAINS:
             self._chains.popitem(last=False)
         return chain
 
-    @override
-    def for_purpose(self, tenant: Tenant, purpose: Purpose) -> ModelClient:
-        """See :class:`app.ports.ModelClients`."""
-        if purpose is Purpose.CHAT or not tenant.chains.get(purpose):
-            return self.for_chat(tenant, None)
-        return FallbackChain(tenant.id, tenant.chains[purpose], self._layer)
-
-    def _build(self, tenant: Tenant, model: str | None) -> FallbackChain:
-        routes = tenant.chains.get(Purpose.CHAT, ())
+    def _build(self, tenant: Tenant, purpose: Purpose, model: str | None) -> FallbackChain:
+        routes = tenant.chains.get(purpose, ())
         if not routes:
             raise InvalidRequestError("This tenant has no chat chain.")
         if model is None:

@@ -18,6 +18,7 @@ class ReplyParts(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: tuple[ToolCall, ...]
     bad_arguments: dict[str, str]
     finish: FinishReason
+    calls_cut: bool = False
     replay: tuple[dict[str, Any], ...] = ()
     """Items that the same target wants back unchanged with this message."""
 

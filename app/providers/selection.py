@@ -142,7 +142,7 @@ class Selection:
         limits = self._limiter.limits_for(self._tenant_id, target.route, target.keys)
         if not limits:
             return Selected(target, None, 0.0)
-        tokens = call.request.input_tokens + (call.request.options.max_output_tokens or target.route.output_tokens)
+        tokens = call.request.input_tokens + target.route.output_limit(call.request.options)
         booking = await self._limiter.book(limits, tokens, patience_s)
         match booking:
             case Booked():
@@ -156,7 +156,7 @@ class Selection:
 def _nothing_left(call: Call) -> ModelError:
     small = call.too_small
     if small is not None:
-        window = small.route.context_window - small.route.output_tokens
+        window = small.route.context_window
         detail = "The request does not fit the window of the only route that can answer."
         return ContextOverflowError(FailureReason.CONTEXT_OVERFLOW, detail, tuple(call.failed), window=window)
     return call.error()

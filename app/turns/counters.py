@@ -18,6 +18,8 @@ class Counters:
     """By failure reason."""
     throttled: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Model calls held back, by limit and by what came of it: ``waited`` or ``skipped``."""
+    compactions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By reason and outcome: ``completed``, ``trimmed`` (cut off without a summary) or ``failed``."""
     quota_refusals: Counter[str] = field(default_factory=Counter)
     """Turns refused by a quota of their tenant, by policy."""
     events_written: int = 0

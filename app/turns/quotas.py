@@ -3,24 +3,43 @@
 What is exact, over all replicas and under concurrency: turns started per minute (booked in a rate window, given back when no turn comes
 of it) and turns open at the same time (counted by the opening itself, under the tenant's lock).
 
-Tokens and money of a day are those of turns that have ended, so they can be overshot: turns that run when the quota is used up go on to
-their end, and so do those that wait in a queue. The overshoot is at most what ``max_concurrent_turns`` turns use.
+Tokens and money of a day are those of turns that have ended. A turn gets no more than what is left when it starts (its own budget is
+lowered to that), so one turn alone keeps the quota; turns that run at the same time each get what was left then, which bounds the
+overshoot by their number (``max_concurrent_turns``).
 """
 
 import logging
 from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
 
 from app.domain.delivery import Booked, Limit, Refused
 from app.domain.errors import QuotaExceededError, UnavailableError
 from app.domain.quotas import DAY_S, MINUTE_S, QuotaPolicy, QuotaState
 from app.domain.tenants import Tenant, TenantSettings
+from app.domain.turns import TurnRequest
 from app.ports import RateWindowStore, UsageStore
 
 logger = logging.getLogger(__name__)
 
+Number = TypeVar("Number", int, float)
+
 CONCURRENT_RETRY_S = 1.0
 """When to ask again while too many turns are open: nobody knows when one ends."""
 _MICRO = 1_000_000
+
+
+def within(request: TurnRequest, *, tokens: int | None, cost_usd: float | None) -> TurnRequest:
+    """The request with its turn's budget lowered to these limits; ``None`` is none."""
+    limits = (_lower(request.max_tokens, tokens), _lower(request.max_cost_usd, cost_usd))
+    if limits == (request.max_tokens, request.max_cost_usd):
+        return request
+    return msgspec.structs.replace(request, max_tokens=limits[0], max_cost_usd=limits[1])
+
+
+def _lower(first: Number | None, second: Number | None) -> Number | None:
+    return second if first is None else first if second is None else min(first, second)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +48,20 @@ class Admission:
 
     states: tuple[QuotaState, ...] = ()
     booking: Booked | None = None
+
+    @property
+    def tokens_left(self) -> int | None:
+        """Tokens that are left of the day: the turn gets no more."""
+        return self._left(QuotaPolicy.TOKENS)
+
+    @property
+    def cost_usd_left(self) -> float | None:
+        """Money that is left of the day: the turn gets no more."""
+        left = self._left(QuotaPolicy.COST)
+        return None if left is None else left / _MICRO
+
+    def _left(self, policy: QuotaPolicy) -> int | None:
+        return next((state.remaining for state in self.states if state.policy is policy), None)
 
 
 class Quotas:

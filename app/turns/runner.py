@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import msgspec
 
 from app.agent.facts import End, Record, Show
-from app.agent.loop import AgentLoop
+from app.agent.loop import AgentLoop, LoopParts
 from app.context import history
+from app.domain.compaction import ContextState
+from app.domain.conversation_events import CompactionCompleted, CompactionFailed
 from app.domain.errors import InvalidRequestError, LeaseLostError
 from app.domain.events import (
     AttemptFailedEvent,
@@ -27,7 +29,7 @@ from app.domain.events import (
 from app.domain.ids import MessageId, make_id
 from app.domain.messages import Message, StoredMessage
 from app.domain.model import MessageDelta
-from app.domain.tenants import Tenant
+from app.domain.tenants import Purpose, Tenant
 from app.domain.terminal_events import terminal_event
 from app.domain.tools import INTERRUPTED_OUTPUT
 from app.domain.turns import (
@@ -40,9 +42,10 @@ from app.domain.turns import (
     MachineState,
     OpenTurn,
     Outcome,
+    TurnKind,
     TurnState,
 )
-from app.ports import Clock, MessageStore, ModelClient, ModelClients, TenantStore, Toolbox, TurnStore
+from app.ports import Clock, MemoryStore, MessageStore, ModelClient, ModelClients, TenantStore, TodoStore, Toolbox, TurnStore
 from app.turns.counters import Counters
 from app.turns.event_log import EventLog
 from app.turns.lease import Lease
@@ -61,6 +64,8 @@ class RunnerParts:
     tenants: TenantStore
     models: ModelClients
     toolbox: Toolbox
+    todos: TodoStore
+    memory: MemoryStore
     log: EventLog
     lease: Lease
     clock: Clock
@@ -78,6 +83,7 @@ class TurnRunner:
         self._turn = turn
         self._announced = announced
         self._writer = TurnWriter(turn, store=parts.turns, log=parts.log, lease=parts.lease, clock=parts.clock, counters=parts.counters)
+        self._loop: AgentLoop | None = None
         self._open_attempt = 0
         self._open_text: list[str] = []
         self.interrupt_reason = turn.cancel_reason or InterruptReason.SHUTDOWN
@@ -110,7 +116,9 @@ class TurnRunner:
             await self._load()
             rows = await stored_rows(self._parts.turns, self._parts.clock, turn.fence.turn_id)
             attempt = turn.state.attempts + 1
-            outcome = Interrupted(reason=turn.cancel_reason or InterruptReason.WORKER_LOST, output=text_of(rows, attempt))
+            outcome = Interrupted(
+                reason=turn.cancel_reason or InterruptReason.WORKER_LOST, output="".join((*turn.state.parts, text_of(rows, attempt)))
+            )
             # The calls of a session's turn are answered from its messages, in the closing; a stateless call has but its events.
             calls = open_calls(rows) if turn.fence.session_id is None else []
             answers: tuple[Fact, ...] = tuple(_interrupted_call(history.interrupted_result(call)) for call in calls)
@@ -133,7 +141,7 @@ class TurnRunner:
             if task is not None:
                 task.uncancel()  # the interrupt is consumed here: the closing below must be able to wait
             if not self._writer.closed:
-                await self._close(Interrupted(reason=self.interrupt_reason, output="".join(self._open_text)))
+                await self._close(Interrupted(reason=self.interrupt_reason, output=self._shown_text()))
         except LeaseLostError:
             raise
         except InvalidRequestError as error:
@@ -154,7 +162,17 @@ class TurnRunner:
         if not self._announced:
             await self._writer.record(self._first_events(model), (), self._turn.state)
         await self._parts.lease.wait_valid()
-        loop = AgentLoop(model, self._parts.toolbox, self._parts.clock)
+        loop = self._loop = AgentLoop(
+            LoopParts(
+                model=model,
+                summariser=parts.models.for_purpose(tenant, Purpose.COMPRESSION),
+                toolbox=parts.toolbox,
+                clock=parts.clock,
+                settings=tenant.settings,
+                todos=parts.todos,
+                memory=parts.memory,
+            )
+        )
         async with aclosing(loop.run(self._turn, self._writer.placed)) as facts:
             async for fact in facts:
                 if isinstance(fact, Show):
@@ -174,8 +192,10 @@ class TurnRunner:
         turn = self._turn
         if turn.resumed:
             return (TurnResumed(session_id=turn.fence.session_id, route=model.primary),)
-        begin = IterationStarted(iteration=turn.state.iteration, max_iterations=turn.request.max_iterations)
-        return (TurnStarted(session_id=turn.fence.session_id, route=model.primary), begin)
+        started = TurnStarted(session_id=turn.fence.session_id, route=model.primary)
+        if turn.request.kind is TurnKind.COMPACTION:
+            return (started,)
+        return (started, IterationStarted(iteration=turn.state.iteration, max_iterations=turn.request.max_iterations))
 
     async def _show(self, fact: Show) -> None:
         for delta in fact.deltas:
@@ -198,7 +218,9 @@ class TurnRunner:
                     return True
                 return False
             case End(outcome=outcome):
-                await self._close(outcome, before=fact.events, messages=fact.messages, state=fact.state, forget=fact.forget)
+                await self._close(
+                    outcome, before=fact.events, messages=fact.messages, state=fact.state, forget=fact.forget, context=fact.context
+                )
                 return True
 
     async def _record(self, fact: Record) -> None:
@@ -208,7 +230,11 @@ class TurnRunner:
                 self._parts.counters.attempt_failures[event.reason.value] += 1
             elif isinstance(event, ProviderThrottled):
                 self._parts.counters.throttled[event.limit, "skipped" if event.skipped else "waited"] += 1
-        await self._writer.record(fact.events, fact.messages, fact.state)
+            elif isinstance(event, CompactionCompleted):
+                self._parts.counters.compactions[event.reason.value, "trimmed" if event.summary_id is None else "completed"] += 1
+            elif isinstance(event, CompactionFailed):
+                self._parts.counters.compactions[event.reason.value, "failed"] += 1
+        await self._writer.record(fact.events, fact.messages, fact.state, context=fact.context, compaction=fact.compaction)
         # A call may start after its intent is stored, but only while the turn is surely ours.
         await self._parts.lease.wait_valid()
 
@@ -240,7 +266,11 @@ class TurnRunner:
         )
 
     async def _close_failed(self, reason: FailedReason, detail: str) -> None:
-        await self._close(Failed(reason=reason, detail=detail, retryable=True, output="".join(self._open_text)))
+        await self._close(Failed(reason=reason, detail=detail, retryable=True, output=self._shown_text()))
+
+    def _shown_text(self) -> str:
+        """The text that the turn has shown and not completed: parts of an answer, and that of the open attempt."""
+        return "".join((*self._writer.state.parts, *self._open_text))
 
     async def _close(
         self,
@@ -250,11 +280,13 @@ class TurnRunner:
         messages: Sequence[StoredMessage] = (),
         state: MachineState | None = None,
         forget: bool = False,
+        context: ContextState | None = None,
     ) -> None:
         """End the turn with everything that keeps its session's history valid, in one commit."""
         results = [] if _leaves_calls(outcome) else self._unanswered(messages)
         added = [*messages, *results]
-        note = None if forget else history.closing_note(outcome, keep_text=self._turn.keep_interrupted_text)
+        spoken = self._turn.request.kind is TurnKind.CHAT
+        note = history.closing_note(outcome, keep_text=self._turn.keep_interrupted_text) if spoken and not forget else None
         if note is not None:
             added.append(self._stored(self._next_seq(added), note))
         state = state or self._open_state()
@@ -267,12 +299,18 @@ class TurnRunner:
             state=state,
             to=to,
             forget=forget,
+            context=context,
         )
         self._parts.counters.ended[to.value, outcome.reason.value] += 1
 
     def _open_state(self) -> MachineState:
-        """The machine's state with the attempt that was showing text, which no commit has counted yet."""
+        """The machine's state with the attempt that was showing text and with calls that ended, which no commit has counted yet."""
         state = self._writer.state
+        counted = None if self._loop is None else self._loop.state
+        if counted is not None:
+            state = msgspec.structs.replace(
+                state, attempts=counted.attempts, usage=counted.usage, cost_usd=counted.cost_usd, routes=counted.routes
+            )
         return msgspec.structs.replace(state, attempts=max(state.attempts, self._open_attempt))
 
 

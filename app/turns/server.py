@@ -14,7 +14,18 @@ from app.domain.errors import UnavailableError
 from app.domain.ids import ReplicaId, TenantId, TurnId
 from app.domain.tenants import Tenant
 from app.domain.turns import InterruptReason, NewTurn, Opening, OpenTurn, TurnState, TurnView
-from app.ports import Clock, MessageStore, ModelClients, ReplicaStore, TenantStore, Toolbox, TurnStore, Wakeups
+from app.ports import (
+    Clock,
+    MemoryStore,
+    MessageStore,
+    ModelClients,
+    ReplicaStore,
+    TenantStore,
+    TodoStore,
+    Toolbox,
+    TurnStore,
+    Wakeups,
+)
 from app.turns.active import ActiveTurns, Departure
 from app.turns.counters import Counters
 from app.turns.event_log import EventLog
@@ -43,6 +54,8 @@ class Stores:
     messages: MessageStore
     replicas: ReplicaStore
     tenants: TenantStore
+    todos: TodoStore
+    memory: MemoryStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +97,8 @@ class TurnServer:
             messages=stores.messages,
             models=models,
             toolbox=toolbox,
+            todos=stores.todos,
+            memory=stores.memory,
             tenants=stores.tenants,
             log=self.log,
             lease=self.lease,

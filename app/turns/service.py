@@ -28,13 +28,14 @@ from app.domain.turns import (
     RowKind,
     StatelessCall,
     TooManyOpen,
+    TurnKind,
     TurnRequest,
     TurnState,
     TurnView,
 )
 from app.ports import Clock, ModelClients, TurnStore
 from app.turns.counters import Counters
-from app.turns.quotas import Quotas, too_many_open
+from app.turns.quotas import Quotas, too_many_open, within
 from app.turns.server import TurnServer
 
 LOOK_BACK = 100
@@ -89,6 +90,7 @@ class Turns:
         if self.draining:
             raise UnavailableError("draining", "This replica is shutting down; another one takes the request.", retry_after_s=1)
         primary = await self._primary(tenant, session_id, request.model)
+        request = within(request, tokens=tenant.settings.max_tokens_per_turn, cost_usd=tenant.settings.max_cost_usd_per_turn)
         ask = _Ask(tenant, session_id, request, idempotency_key, fingerprint, primary, stateless)
         if not tenant.settings.limits_turns:
             return self._answer(await self._begin(ask), tenant)
@@ -107,6 +109,7 @@ class Turns:
             if replayed is None:
                 raise
             return self._answer(replayed, ask.tenant)
+        ask = replace(ask, request=within(ask.request, tokens=admission.tokens_left, cost_usd=admission.cost_usd_left))
         try:
             opening = await self._begin(ask)
         except UnavailableError as error:
@@ -255,8 +258,10 @@ class Turns:
 def _first_events(ask: "_Ask", queue: str | None) -> tuple[Event, ...]:
     if queue is not None:
         return (TurnQueued(session_id=ask.session_id, reason=queue),)
-    begin = IterationStarted(iteration=1, max_iterations=ask.request.max_iterations)
-    return (TurnStarted(session_id=ask.session_id, route=ask.primary), begin)
+    started = TurnStarted(session_id=ask.session_id, route=ask.primary)
+    if ask.request.kind is TurnKind.COMPACTION:
+        return (started,)
+    return (started, IterationStarted(iteration=1, max_iterations=ask.request.max_iterations))
 
 
 @dataclass(frozen=True, slots=True)

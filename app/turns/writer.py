@@ -7,11 +7,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from app.domain.compaction import ContextState
 from app.domain.errors import LeaseLostError, UnavailableError
 from app.domain.events import Fact, TerminalEvent
 from app.domain.messages import StoredMessage
 from app.domain.model import Delta
-from app.domain.turns import Closing, Commit, EventRow, MachineState, NewMessage, OpenTurn, RowKind, TurnState
+from app.domain.turns import Closing, Commit, Compaction, EventRow, MachineState, NewMessage, OpenTurn, RowKind, TurnState
 from app.ports import Clock, TurnStore
 from app.turns.counters import Counters
 from app.turns.event_log import EventLog
@@ -64,9 +65,17 @@ class TurnWriter:
         live.show(first, seq - 1, b"".join(frames), self._clock.monotonic())
         self._counters.events_written += len(deltas)
 
-    async def record(self, events: Sequence[Fact], messages: Sequence[StoredMessage], state: MachineState) -> None:
+    async def record(
+        self,
+        events: Sequence[Fact],
+        messages: Sequence[StoredMessage],
+        state: MachineState,
+        *,
+        context: ContextState | None = None,
+        compaction: Compaction | None = None,
+    ) -> None:
         """Store facts with what they report, then show them. Raises LeaseLostError."""
-        await uninterrupted(self._commit(events, messages, state))
+        await uninterrupted(self._commit(events, messages, state, context=context, compaction=compaction))
 
     async def hand_over(self, event: Fact) -> None:
         """Put the turn back into the queue for another replica. Raises LeaseLostError."""
@@ -81,10 +90,11 @@ class TurnWriter:
         state: MachineState,
         to: TurnState,
         forget: bool,
+        context: ContextState | None = None,
     ) -> None:
         """End the turn with its terminal event; with ``forget`` its messages leave the model's context. Raises LeaseLostError."""
         closing = Closing(state=to, reason=event.reason, outcome=_encode(event))
-        await uninterrupted(self._commit((*before, event), messages, state, closing=closing, forget=forget))
+        await uninterrupted(self._commit((*before, event), messages, state, closing=closing, forget=forget, context=context))
 
     async def _commit(
         self,
@@ -95,6 +105,8 @@ class TurnWriter:
         closing: Closing | None = None,
         hand_over: bool = False,
         forget: bool = False,
+        context: ContextState | None = None,
+        compaction: Compaction | None = None,
     ) -> None:
         live = self.live
         async with live.write:
@@ -111,12 +123,14 @@ class TurnWriter:
                     previous_seq=self._fact_seq,
                     last_seq=facts.last,
                     rows=(deltas, facts) if deltas else (facts,),
-                    messages=tuple(NewMessage(id=stored.id, seq=stored.seq, message=stored.message) for stored in rows),
+                    messages=tuple(_new_message(stored) for stored in rows),
                     next_message_seq=_next_seq(self.placed) + 1 if forget and in_session else _next_seq(rows),
                     state=state,
                     closing=closing,
                     hand_over=hand_over,
                     forget=forget,
+                    context=context if in_session else None,
+                    compaction=compaction if in_session else None,
                 )
             )
             self._fact_seq = facts.last
@@ -141,6 +155,10 @@ class TurnWriter:
         if self.live.lost:
             raise LeaseLostError
         self.others_wait = await self._store.commit(commit)
+
+
+def _new_message(stored: StoredMessage) -> NewMessage:
+    return NewMessage(id=stored.id, seq=stored.seq, message=stored.message, archived=stored.archived)
 
 
 def _next_seq(messages: Sequence[StoredMessage]) -> int:

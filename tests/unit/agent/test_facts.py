@@ -1,11 +1,11 @@
 import msgspec
 
-from app.agent.facts import Arrivals, Record, Show, tool_completed, tool_result
-from app.agent.tool_calls import FinishedCall
+from app.agent.batch import result_message
+from app.agent.facts import Arrivals, Record, Show, tool_completed
 from app.domain.events import MAX_EVENT_TEXT, AttemptFailedEvent, AttemptReset, ProviderFallback, ToolCompleted
 from app.domain.messages import Message, Role, ToolCall
 from app.domain.model import AttemptFailed, FailureReason, MessageDelta, ReasoningDelta, RouteRef
-from app.domain.tools import ToolOutcome
+from app.domain.tools import FinishedCall, ToolOutcome
 from app.domain.turns import MachineState, RouteUse
 from tests.fakes.scripted_model import reply
 
@@ -98,15 +98,15 @@ def done(output: str, *, is_error: bool = False) -> FinishedCall:
 
 
 def test_a_result_answers_its_call() -> None:
-    assert tool_result(done("no", is_error=True)) == Message(
+    assert result_message(done("no", is_error=True)) == Message(
         role=Role.TOOL, content="no", tool_call_id="c2", tool_name="lookup", is_error=True
     )
 
 
 def test_the_event_of_a_long_result_is_cut_and_says_so_the_message_is_whole() -> None:
     long = "x" * (MAX_EVENT_TEXT + 1)
-    assert tool_result(done(long)).content == long
-    assert tool_completed(done(long)) == ToolCompleted(
+    assert result_message(done(long)).content == long
+    assert tool_completed(done(long), long) == ToolCompleted(
         tool_call_id="c2", name="lookup", output=long[:-1], is_error=False, duration_ms=7, output_truncated=True
     )
-    assert not tool_completed(done(long[:-1])).output_truncated
+    assert not tool_completed(done(long[:-1]), long[:-1]).output_truncated

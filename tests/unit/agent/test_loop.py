@@ -9,17 +9,32 @@ import pytest
 from typing_extensions import override
 
 from app.agent.facts import End, LoopFact, Record, Show
-from app.agent.loop import AgentLoop
+from app.agent.loop import AgentLoop, LoopParts
 from app.clock import SystemClock
 from app.domain.errors import ContextOverflowError, ModelError, ModelUnavailableError
 from app.domain.events import AttemptFailedEvent, IterationStarted, MessageCompleted, ToolCompleted, ToolStarted
 from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import Message, Role, StoredMessage, ToolCall, ToolSpec
-from app.domain.model import AttemptFailed, FailureReason, FinishReason, MessageDelta, ModelReply
+from app.domain.model import NO_OPTIONS, AttemptFailed, FailureReason, FinishReason, MessageDelta, ModelOptions, ModelReply
+from app.domain.tenants import TenantSettings
 from app.domain.tools import INTERRUPTED_OUTPUT, ToolContext, ToolOutcome
-from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, Fence, MachineState, OpenTurn, RouteUse, TurnRequest
+from app.domain.turns import (
+    NOTHING_KEPT,
+    Completed,
+    CompletedReason,
+    Failed,
+    FailedReason,
+    Fence,
+    MachineState,
+    OpenTurn,
+    RouteUse,
+    TurnRequest,
+)
 from app.ports import Toolbox
+from tests.fakes.memories import InMemoryMemories
 from tests.fakes.scripted_model import PRIMARY, USAGE, Script, ScriptedModel, reply
+from tests.fakes.sessions import InMemorySessions
+from tests.fakes.tooling.todo_store import MemoryTodoStore
 
 SESSION = SessionId("sess_1")
 TURN = TurnId("turn_1")
@@ -65,17 +80,24 @@ def stored(seq: int, message: Message) -> StoredMessage:
 INPUT = [stored(FIRST_SEQ - 1, Message(role=Role.USER, content="go"))]
 
 
-def opened(*, max_iterations: int = 90, state: MachineState | None = None, next_seq: int = FIRST_SEQ) -> OpenTurn:
+def opened(
+    *,
+    max_iterations: int = 90,
+    state: MachineState | None = None,
+    next_seq: int = FIRST_SEQ,
+    options: ModelOptions = NO_OPTIONS,
+) -> OpenTurn:
     return OpenTurn(
         fence=Fence(turn_id=TURN, session_id=SESSION, owner=ReplicaId("rep_1"), generation=1),
         tenant_id=TenantId("ten_1"),
-        request=TurnRequest(input="go", max_iterations=max_iterations),
+        request=TurnRequest(input="go", max_iterations=max_iterations, options=options),
         state=state or MachineState(),
         last_seq=2,
         next_message_seq=next_seq,
         system_prompt="Be kind.",
         tools=msgspec.json.encode(TOOLS),
         model=None,
+        kept=NOTHING_KEPT,
         keep_interrupted_text=False,
         cancel_reason=None,
         resumed=False,
@@ -87,7 +109,17 @@ def calls(*ids: str) -> tuple[ToolCall, ...]:
 
 
 def loop_of(model: ScriptedModel, tools: Tools) -> AgentLoop:
-    return AgentLoop(model, tools, SystemClock())
+    clock = SystemClock()
+    parts = LoopParts(
+        model=model,
+        summariser=model,
+        toolbox=tools,
+        clock=clock,
+        settings=TenantSettings(),
+        todos=MemoryTodoStore(),
+        memory=InMemoryMemories(InMemorySessions(clock)),
+    )
+    return AgentLoop(parts)
 
 
 async def facts_of(
@@ -136,7 +168,7 @@ async def test_a_plain_answer_is_deltas_and_an_end() -> None:
     assert [(message.seq, message.message) for message in end.messages] == [(FIRST_SEQ, Message(role=Role.ASSISTANT, content="Hello."))]
     assert [type(event) for event in end.events] == [MessageCompleted]
     use = RouteUse(route=PRIMARY, attempts=1, usage=USAGE)
-    assert end.state == MachineState(iteration=1, attempts=1, usage=USAGE, route=PRIMARY, routes=(use,))
+    assert end.state == MachineState(iteration=1, attempts=1, usage=USAGE, route=PRIMARY, routes=(use,), last_call_tokens=12)
     assert model.closed == 1
 
 
@@ -274,9 +306,7 @@ async def test_a_failed_model_call_ends_the_turn_without_a_message(error: ModelE
 
 
 async def test_a_failure_after_tools_keeps_what_was_recorded() -> None:
-    facts, _ = await facts_of(
-        [[reply("", *calls("a"))]], [ModelUnavailableError(FailureReason.STALE, "Stale.")]
-    )
+    facts, _ = await facts_of([[reply("", *calls("a"))]], [ModelUnavailableError(FailureReason.STALE, "Stale.")])
     end = end_of(facts)
     assert isinstance(end.outcome, Failed)
     assert (end.state.iteration, end.state.usage, end.state.route) == (2, USAGE, PRIMARY)
@@ -294,7 +324,7 @@ async def test_a_failure_after_tools_keeps_what_was_recorded() -> None:
 )
 async def test_a_cut_reply_runs_nothing_and_leaves_no_message(answer: ModelReply, reason: FailedReason) -> None:
     tools = Tools()
-    facts, _ = await facts_of([[answer]], tools=tools)
+    facts, _ = await facts_of([[answer]], tools=tools, turn=opened(options=ModelOptions(max_output_tokens=5)))
     end = end_of(facts)
     assert isinstance(end.outcome, Failed)
     assert (end.outcome.reason, end.outcome.output) == (reason, "Half")
@@ -303,20 +333,20 @@ async def test_a_cut_reply_runs_nothing_and_leaves_no_message(answer: ModelReply
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
-async def test_the_limit_ends_the_turn_after_as_many_model_calls(limit: int) -> None:
+async def test_the_limit_ends_the_turn_after_as_many_model_calls_and_a_closing_one(limit: int) -> None:
     scripts: list[Script] = [[[reply("", *calls(f"c{number}"), attempt=number + 1)]] for number in range(limit)]
-    facts, model = await facts_of(*scripts, turn=opened(max_iterations=limit))
-    assert len(model.requests) == limit
+    facts, model = await facts_of(*scripts, [[reply("All in all.", attempt=limit + 1)]], turn=opened(max_iterations=limit))
+    assert len(model.requests) == limit + 1
+    closing = model.requests[-1]
+    assert (closing.options.tool_choice, closing.tools) == ("none", model.requests[0].tools)
+    assert "[BUDGET EXHAUSTED: " in str(closing.messages[-1].content)
     end = end_of(facts)
-    assert isinstance(end.outcome, Completed)
-    assert end.outcome.reason is CompletedReason.BUDGET_EXHAUSTED
-    assert [type(event) for event in end.events] == [ToolCompleted, MessageCompleted]
-    result, closing = end.messages
-    assert result.message.role is Role.TOOL
-    assert closing.message == Message(role=Role.ASSISTANT, content=end.outcome.output)
-    assert closing.seq == result.seq + 1 == FIRST_SEQ + 2 * limit
+    assert end.outcome == Completed(reason=CompletedReason.BUDGET_EXHAUSTED, output="All in all.")
+    assert [type(event) for event in end.events] == [MessageCompleted]
+    [answer] = end.messages
+    assert (answer.message, answer.seq) == (Message(role=Role.ASSISTANT, content="All in all."), FIRST_SEQ + 2 * limit)
     assert end.state.iteration == limit
-    assert sum(record.boundary for record in records(facts)) == limit - 1
+    assert sum(record.boundary for record in records(facts)) == limit
 
 
 async def test_a_resumed_turn_goes_on_from_its_state() -> None:
@@ -327,14 +357,14 @@ async def test_a_resumed_turn_goes_on_from_its_state() -> None:
     ]
     state = MachineState(iteration=2, attempts=3, usage=USAGE, route=PRIMARY)
     turn = opened(max_iterations=2, state=state, next_seq=FIRST_SEQ + 2)
-    facts, model = await facts_of([[reply("", *calls("b"), attempt=4)]], turn=turn, history=rows)
+    facts, model = await facts_of([[reply("", *calls("b"), attempt=4)]], [[reply("So.", attempt=5)]], turn=turn, history=rows)
     assert model.requests[0].first_attempt == 4
     assert [message.role for message in model.requests[0].messages] == [Role.USER, Role.ASSISTANT, Role.TOOL]
     end = end_of(facts)
     assert isinstance(end.outcome, Completed)
     assert end.outcome.reason is CompletedReason.BUDGET_EXHAUSTED
-    assert [message.seq for message in end.messages] == [FIRST_SEQ + 3, FIRST_SEQ + 4]
-    assert end.state.usage == USAGE + USAGE
+    assert [message.seq for message in end.messages] == [FIRST_SEQ + 4]
+    assert end.state.usage == USAGE + USAGE + USAGE
 
 
 async def test_every_place_is_given_once_and_in_order() -> None:

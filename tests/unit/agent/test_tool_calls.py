@@ -7,11 +7,12 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
-from app.agent.tool_calls import MAX_CALLS, FinishedCall, run_tool_calls
+from app.agent.tool_calls import MAX_CALLS, run_tool_calls
 from app.clock import SystemClock
 from app.domain.messages import ToolCall, ToolSpec
-from app.domain.tools import ToolContext, ToolOutcome
+from app.domain.tools import FinishedCall, ToolContext, ToolOutcome
 from app.ports import Toolbox
 from app.tools.pool import ToolPool
 from app.tools.registry import ToolRegistry
@@ -20,19 +21,22 @@ from tests.fakes.tooling.builders import call_of, context_of, tool_of
 CONTEXT = context_of("ok", "boom", "slow", "stubborn", "blocked")
 
 
-class ScriptedToolbox:
+class ScriptedToolbox(Toolbox):
     """Runs a function by the call's name."""
 
     def __init__(self, **tools: Callable[[ToolCall], Awaitable[str]]) -> None:
         self._tools = tools
         self.ran: list[str] = []
 
+    @override
     def toolset_names(self) -> tuple[str, ...]:
         return ()
 
+    @override
     def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
         raise NotImplementedError(toolsets)
 
+    @override
     async def call(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         assert context == CONTEXT
         self.ran.append(call.id)
@@ -43,9 +47,10 @@ async def at_once(call: ToolCall) -> str:
     return f"{call.id} done"
 
 
-def run(toolbox: Toolbox, *names: str, bad: dict[str, str] | None = None) -> AsyncGenerator[list[FinishedCall], None]:
+def run(toolbox: Toolbox, *names: str, refused: dict[int, str] | None = None) -> AsyncGenerator[list[FinishedCall], None]:
     calls = [call_of(name, call_id=f"c{index}") for index, name in enumerate(names)]
-    return run_tool_calls(calls, bad or {}, toolbox, CONTEXT, clock=SystemClock())
+    refusals = {index: ToolOutcome(output=text, is_error=True) for index, text in (refused or {}).items()}
+    return run_tool_calls(calls, refusals, toolbox, CONTEXT, clock=SystemClock())
 
 
 async def collect(batches: AsyncGenerator[list[FinishedCall], None]) -> list[list[FinishedCall]]:
@@ -99,11 +104,11 @@ async def test_the_duration_is_that_of_the_call() -> None:
     assert 40 <= finished.duration_ms < 5_000
 
 
-async def test_unreadable_arguments_are_answered_and_not_run() -> None:
+async def test_refused_calls_are_answered_and_not_run() -> None:
     toolbox = ScriptedToolbox(now=at_once)
-    batches = await collect(run(toolbox, "now", "now", bad={"c0": "Expecting ',' delimiter"}))
+    batches = await collect(run(toolbox, "now", "now", refused={0: "Not run: no."}))
     assert toolbox.ran == ["c1"]
-    assert outputs(batches)[0].startswith("Not run: the arguments are not valid JSON (Expecting ',' delimiter).")
+    assert outputs(batches)[0] == "Not run: no."
     assert outputs(batches)[1] == "c1 done"
 
 

@@ -157,6 +157,8 @@ async def test_what_arrives_together_leaves_together(bench: Bench) -> None:
         finish=FinishReason.STOP,
         usage=Usage(input_tokens=10, output_tokens=5),
         cost_usd=20e-6,
+        window=131_072,
+        may_grow=True,
     )
     assert provider.requests[0]["messages"][0] == {"role": "system", "content": "s"}
     assert f"Authorization: Bearer {KEY}" in provider.heads[0]

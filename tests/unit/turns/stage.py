@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from typing_extensions import override
 
+from app.domain.compaction import Room
 from app.domain.events import FrameEncoder, IterationStarted, TurnCompleted, frame_seq, split_frames
 from app.domain.ids import MessageId, ReplicaId, SessionId, TurnId
 from app.domain.messages import Message, MessageKind, Role, StoredMessage, ToolCall
@@ -23,11 +24,14 @@ from app.turns.server import Stores, Timing, TurnServer
 from app.turns.service import Turns
 from app.turns.writer import TurnWriter
 from tests.fakes.clock import HandClock, settle
+from tests.fakes.memories import InMemoryMemories
 from tests.fakes.quotas import InMemoryUsage
 from tests.fakes.rate_windows import InMemoryRateWindows
 from tests.fakes.replicas import InMemoryReplicas
+from tests.fakes.scripted_model import ROOM
 from tests.fakes.sessions import InMemoryMessages, InMemorySessions
 from tests.fakes.tenants import InMemoryTenants
+from tests.fakes.tooling.todo_store import MemoryTodoStore
 from tests.fakes.tools import InMemoryToolbox
 from tests.fakes.turns import InMemoryTurns
 from tests.integration.store.builders import an_id
@@ -179,7 +183,14 @@ class Stage:
         """A whole turn server."""
         return TurnServer(
             name,
-            Stores(turns=self.turns, messages=self.messages, replicas=self.replicas, tenants=self.tenants),
+            Stores(
+                turns=self.turns,
+                messages=self.messages,
+                replicas=self.replicas,
+                tenants=self.tenants,
+                todos=MemoryTodoStore(),
+                memory=InMemoryMemories(self.sessions),
+            ),
             models=OneModel(model),
             toolbox=toolbox or InMemoryToolbox({"shop": ("buy",)}),
             clock=self.clock,
@@ -334,6 +345,11 @@ class Talker(ModelClient):
     @override
     def primary(self) -> RouteRef:
         return ROUTE
+
+    @property
+    @override
+    def room(self) -> Room:
+        return ROOM
 
     @override
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[ModelChunk], None]:

@@ -152,7 +152,15 @@ class Decoder:
             finish = finish if text else FinishReason.CONTENT_FILTER
         elif self._label == _WINDOW_FULL and not text.strip():
             return FailureReason.CONTEXT_OVERFLOW
-        return ReplyParts(text=text, reasoning=reasoning, tool_calls=(), bad_arguments={}, finish=finish, replay=self._replay())
+        return ReplyParts(
+            text=text,
+            reasoning=reasoning,
+            tool_calls=(),
+            bad_arguments={},
+            finish=finish,
+            calls_cut=finish is FinishReason.LENGTH and (len(self._calls) > 0 or bool(self._whole_inputs)),
+            replay=self._replay(),
+        )
 
     def _replay(self) -> tuple[dict[str, Any], ...]:
         blocks = (thought.block() if isinstance(thought, _Thought) else thought for thought in self._thoughts)
@@ -260,5 +268,6 @@ class Decoder:
             input_tokens=max(known.input_tokens, (usage.input_tokens or 0) + read + written),
             output_tokens=max(known.output_tokens, usage.output_tokens or 0),
             cached_input_tokens=max(known.cached_input_tokens, read),
+            cache_write_tokens=max(known.cache_write_tokens, written),
             reasoning_tokens=max(known.reasoning_tokens, (details.thinking_tokens if details else None) or 0),
         )

@@ -37,7 +37,7 @@ _illegal_in_id: Final = re.compile(r"[^a-zA-Z0-9_-]")
 def encode_request(route: Route, request: ModelRequest) -> bytes:
     """Return the body of ``request`` for ``route``; equal values give equal bytes."""
     options = request.options
-    limit = options.max_output_tokens or route.output_tokens
+    limit = route.output_limit(options)
     asked = b"" if options is NO_OPTIONS else _encode_options(options, offers_tools=bool(request.tools))
     conversation = _Conversation(route.origin)
     for message in request.messages:
@@ -47,15 +47,16 @@ def encode_request(route: Route, request: ModelRequest) -> bytes:
         limit,
         asked,
         _encode_static(request),
-        b",".join(conversation.encode()),
+        b",".join(conversation.encode(MARKED_MESSAGES - bool(request.summary))),
     )
 
 
 def _encode_static(request: ModelRequest) -> bytes:
-    """Tools and system prompt, with one cache marker behind both."""
+    """Tools, system prompt and summary, with a cache marker behind the prompt and one behind the summary, which changes more often."""
     tools = _tools.encode(request.tools) if request.tools else b""
-    if request.system.strip():
-        system = b',"system":[%b]' % _marked(text_block(request.system))
+    blocks = [_marked(text_block(text)) for text in (request.system, request.summary) if text.strip()]
+    if blocks:
+        system = b',"system":[%b]' % b",".join(blocks)
         return b',"tools":%b%b' % (tools, system) if tools else system
     return b',"tools":%b]' % _marked(tools[:-1]) if tools else b""
 
@@ -136,9 +137,9 @@ class _Conversation:
             case Role.TOOL:
                 self._append(_USER, [_result_block(message, self._ids.of_result(message.tool_call_id or ""))])
 
-    def encode(self) -> list[bytes]:
-        """The messages, with cache markers on the last blocks of the last ones."""
-        first_marked = len(self._messages) - MARKED_MESSAGES
+    def encode(self, markers: int) -> list[bytes]:
+        """The messages, with cache markers on the last blocks of the last ``markers`` ones."""
+        first_marked = len(self._messages) - markers
         return [_encode_message(role, blocks, marked=place >= first_marked) for place, (role, blocks) in enumerate(self._messages)]
 
     def _speaks(self, role: bytes) -> bool:

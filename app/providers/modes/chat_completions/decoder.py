@@ -120,7 +120,7 @@ class Decoder:
         if self._finish is None:
             return FailureReason.INCOMPLETE_STREAM if self._seen else FailureReason.INVALID_RESPONSE
         if self._finish in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER):
-            return _parts(*self._said.finish(complete=False), self._finish)
+            return _parts(*self._said.finish(complete=False), self._finish, calls_cut=len(self._calls) > 0)
         calls, bad = self._calls.finish(f"{self._completion_id}.{self._seed}")
         text, reasoning = self._said.finish(complete=not calls)
         if calls:
@@ -195,5 +195,5 @@ class Decoder:
             self._finish = _FINISH.get(label, FinishReason.STOP)
 
 
-def _parts(text: str, reasoning: str, finish: FinishReason) -> ReplyParts:
-    return ReplyParts(text=text, reasoning=reasoning, tool_calls=(), bad_arguments={}, finish=finish)
+def _parts(text: str, reasoning: str, finish: FinishReason, *, calls_cut: bool = False) -> ReplyParts:
+    return ReplyParts(text=text, reasoning=reasoning, tool_calls=(), bad_arguments={}, finish=finish, calls_cut=calls_cut)

@@ -20,13 +20,13 @@ def encode_request(route: Route, request: ModelRequest) -> bytes:
     """Return the body of ``request`` for ``route``; equal values give equal bytes."""
     options = request.options
     name = b"max_completion_tokens" if _reasoning_models.search(route.model) else b"max_tokens"
-    limit = options.max_output_tokens or route.output_tokens
+    limit = route.output_limit(options)
     head = b'{"model":%b,"stream":true,"stream_options":{"include_usage":true},"%b":%d' % (encode_json(route.model), name, limit)
     asked = b"" if options is NO_OPTIONS else _encode_options(options, offers_tools=bool(request.tools))
     tools = b',"tools":%b' % _tools.encode(request.tools) if request.tools else b""
     messages: list[bytes] = []
-    if request.system:
-        messages.append(b'{"role":"system","content":%b}' % encode_content(request.system))
+    if system := request.whole_system:
+        messages.append(b'{"role":"system","content":%b}' % encode_content(system))
     ids = CallIds()
     messages.extend(_encode_message(message, ids) for message in request.messages)
     return b'%b%b%b,"messages":[%b]}' % (head, asked, tools, b",".join(messages))

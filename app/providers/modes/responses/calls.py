@@ -49,6 +49,9 @@ class Calls:
         self._by_item: dict[str, _Call] = {}
         self._by_place: dict[int, _Call] = {}
 
+    def __len__(self) -> int:
+        return len(self._calls)
+
     def begin(self, place: int, item: Mapping[str, Any]) -> None:
         """A call is announced."""
         call = self._by_place.get(place)

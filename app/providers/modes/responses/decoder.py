@@ -97,7 +97,8 @@ class Decoder:
         output = self._output
         if self._finish is not FinishReason.STOP:
             text, reasoning = output.said.finish(complete=False)
-            return ReplyParts(text=text, reasoning=reasoning, tool_calls=(), bad_arguments={}, finish=self._finish)
+            cut = len(output.calls) > 0
+            return ReplyParts(text=text, reasoning=reasoning, tool_calls=(), bad_arguments={}, finish=self._finish, calls_cut=cut)
         calls, bad = output.calls.finish(f"{self._response_id}.{self._seed}")
         text, reasoning = output.said.finish(complete=not calls)
         if not calls and not text.strip():

@@ -26,11 +26,12 @@ def encode_request(route: Route, request: ModelRequest) -> bytes:
     options = request.options
     head = b'{"model":%b,"stream":true,"store":false,"max_output_tokens":%d' % (
         encode_json(route.model),
-        options.max_output_tokens or route.output_tokens,
+        route.output_limit(options),
     )
     include = b"" if _thoughtless_models.search(route.model) else b',"include":["reasoning.encrypted_content"]'
     asked = b"" if options is NO_OPTIONS else _encode_options(options, offers_tools=bool(request.tools))
-    system = b',"instructions":%b' % encode_content(request.system) if request.system else b""
+    instructions = request.whole_system
+    system = b',"instructions":%b' % encode_content(instructions) if instructions else b""
     tools = b',"tools":%b' % _tools.encode(request.tools) if request.tools else b""
     ids = CallIds(_legal_id)
     origin = route.origin

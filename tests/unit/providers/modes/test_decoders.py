@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 
 from app.domain.messages import ToolCall
@@ -16,6 +17,8 @@ from tests.unit.providers.modes import streams_anthropic_messages, streams_chat_
 from tests.unit.providers.modes.conversations import CONVERSATIONS, request_for, route_of
 
 USED = Usage(input_tokens=11, output_tokens=7, cached_input_tokens=4, reasoning_tokens=2)
+CACHE_WRITTEN = {ApiMode.ANTHROPIC_MESSAGES: 2}
+"""Tokens written to the cache: only this mode tells them."""
 OVERLOADED = ProviderError({"type": "overloaded_error", "message": "Overloaded"})
 
 
@@ -104,7 +107,7 @@ def test_a_reply_is_the_same_in_every_mode(name: str, api_mode: ApiMode, size: i
     )
     assert tuple(verdict.bad_arguments) == expected.bad_calls
     assert (shown, thought) == (expected.text, expected.reasoning)
-    assert decoder.usage == USED
+    assert decoder.usage == msgspec.structs.replace(USED, cache_write_tokens=CACHE_WRITTEN.get(api_mode, 0))
 
 
 @pytest.mark.parametrize("size", [1, 1_000_000], ids=["bytewise", "burst"])

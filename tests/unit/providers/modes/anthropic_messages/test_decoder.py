@@ -159,13 +159,17 @@ def test_cut_replies(stream: bytes, expected: tuple[str, FinishReason]) -> None:
 
 
 USAGE = [
-    pytest.param({"output_tokens": 7}, Usage(input_tokens=11, cached_input_tokens=4, output_tokens=7), id="output-only"),
     pytest.param(
-        {"input_tokens": 0, "output_tokens": 7}, Usage(input_tokens=11, cached_input_tokens=4, output_tokens=7), id="zeros-tell-nothing"
+        {"output_tokens": 7}, Usage(input_tokens=11, cached_input_tokens=4, cache_write_tokens=2, output_tokens=7), id="output-only"
+    ),
+    pytest.param(
+        {"input_tokens": 0, "output_tokens": 7},
+        Usage(input_tokens=11, cached_input_tokens=4, cache_write_tokens=2, output_tokens=7),
+        id="zeros-tell-nothing",
     ),
     pytest.param(
         {"input_tokens": 20, "cache_read_input_tokens": 8, "output_tokens": "7"},
-        Usage(input_tokens=28, cached_input_tokens=8, output_tokens=7),
+        Usage(input_tokens=28, cached_input_tokens=8, cache_write_tokens=2, output_tokens=7),
         id="grown-and-odd",
     ),
 ]

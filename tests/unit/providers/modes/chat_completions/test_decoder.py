@@ -221,7 +221,9 @@ def test_unreadable_arguments_become_empty_with_a_reason(arguments: str) -> None
 @pytest.mark.parametrize(("label", "finish"), [("length", FinishReason.LENGTH), ("content_filter", FinishReason.CONTENT_FILTER)])
 def test_calls_of_a_cut_reply_are_dropped(label: str, finish: FinishReason) -> None:
     stream = chunk({"content": "I"}) + chunk(call("f", "{}", index=0, id="c")) + chunk({}, label) + DONE
-    assert run(stream, 4096)[0].finish() == ReplyParts(text="I", reasoning="", tool_calls=(), bad_arguments={}, finish=finish)
+    assert run(stream, 4096)[0].finish() == ReplyParts(
+        text="I", reasoning="", tool_calls=(), bad_arguments={}, finish=finish, calls_cut=True
+    )
 
 
 def test_a_refusal_is_text_with_its_own_finish() -> None:

@@ -292,7 +292,7 @@ def test_calls_of_an_incomplete_response_are_dropped(details: object, finish: Fi
     end = event(f"response.{kind}", response={"status": "incomplete", "incomplete_details": details, "usage": usage, "output": [call()]})
     stream = ended(thought()) + text("I", 1) + added(call(arguments=""), 2) + arguments('{"q":"a"}', 2) + ended(call(), 2) + end
     decoder, _, _ = run(stream, size)
-    assert decoder.finish() == ReplyParts(text="I", reasoning="", tool_calls=(), bad_arguments={}, finish=finish)
+    assert decoder.finish() == ReplyParts(text="I", reasoning="", tool_calls=(), bad_arguments={}, finish=finish, calls_cut=True)
     assert decoder.usage == Usage(input_tokens=9, output_tokens=64)
 
 

@@ -1,0 +1,140 @@
+"""The tool calls of one reply: what is not run, what each result tells the model beside the tool's own words, and what follows. Pure.
+
+Notes (a guardrail's warning, the budget's) stand at the end of a result, never in a message of their own, so the request stays a prefix of
+the next one. Results are stored as they come; what is judged of the whole batch is told with the last of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from app.agent import guardrails, machine
+from app.agent.budget import Budget
+from app.agent.facts import budget_warning
+from app.agent.guardrails import Answered, Halt
+from app.context import tokens
+from app.domain.conversation_events import GuardrailHalt, GuardrailWarning
+from app.domain.events import Fact
+from app.domain.guardrails import GuardrailThresholds, ToolTraits, digest_of
+from app.domain.messages import Message, Role, ToolCall
+from app.domain.tools import FinishedCall, ToolOutcome
+from app.domain.turns import Completed, CompletedReason, MachineState
+
+INVALID_CALLS = "invalid_tool_calls"
+_INVALID_TEXT = "I stopped here: the tools were called wrongly again and again, so none of them was run. The work may be unfinished."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a turn's tool calls are judged by. ``offered`` are the names of the tools that the model was shown."""
+
+    thresholds: GuardrailThresholds
+    hard_stop: bool
+    traits: Mapping[str, ToolTraits]
+    offered: frozenset[str]
+
+
+class Batch:
+    """One reply's calls, from their refusals to what follows them."""
+
+    def __init__(self, step: machine.RunTools, state: MachineState, rules: Rules) -> None:
+        self._step = step
+        self._rules = rules
+        self._blocked = guardrails.before_calls(state.guardrails, step.calls, rules.thresholds, hard_stop=rules.hard_stop)
+        self._done: dict[int, FinishedCall] = {}
+
+    @property
+    def refusals(self) -> dict[int, ToolOutcome]:
+        """The calls that are answered unrun, by position."""
+        refusals = {index: ToolOutcome(output=block.message, is_error=True) for index, block in self._blocked.items()}
+        for index, call in enumerate(self._step.calls):
+            reason = self._step.bad_arguments.get(call.id)
+            if reason is not None:
+                text = f"Not run: the arguments are not valid JSON ({reason}). Send the call again with one JSON object as its arguments."
+                refusals[index] = ToolOutcome(output=text, is_error=True)
+        return refusals
+
+    def add(self, finished: Sequence[FinishedCall]) -> bool:
+        """Take finished calls; true when none is missing."""
+        self._done.update((one.index, one) for one in finished)
+        return len(self._done) == len(self._step.calls)
+
+    def conclude(self, state: MachineState, budget: Budget) -> "Conclusion":
+        """Judge the whole batch, and say what follows it."""
+        ordered = [self._done[index] for index in range(len(self._step.calls))]
+        answered = [self._answered(one) for one in ordered]
+        rules = self._rules
+        counted, verdict = guardrails.after_calls(state.guardrails, answered, rules.traits, rules.thresholds, hard_stop=rules.hard_stop)
+        counted, given_up = guardrails.after_invalid(counted, all_invalid=all(self._is_invalid(one.call) for one in ordered))
+        state = msgspec.structs.replace(state, guardrails=counted)
+        events = self._told(verdict.warnings)
+        notes = {index: warning.message for index, warning in verdict.warnings.items()}
+        if verdict.halt is not None or given_up:
+            return _halted(state, verdict.halt, notes=notes, events=events)
+        results = [result_message(one) for one in ordered]
+        state, step = machine.after_tools(state, budget, result_tokens=tokens.estimate("", results, tools_bytes=0))
+        told = step.told
+        if told is not None:
+            events = (*events, budget_warning(told, state, budget))
+        return Conclusion(state=state, step=step, notes=notes, last_note=told.text if told is not None else "", events=events)
+
+    def _answered(self, one: FinishedCall) -> Answered:
+        digest = one.outcome.digest or digest_of(one.outcome.output)
+        return Answered(call=one.call, result=digest, is_error=one.outcome.is_error, blocked=one.index in self._blocked)
+
+    def _is_invalid(self, call: ToolCall) -> bool:
+        return call.id in self._step.bad_arguments or call.name not in self._rules.offered
+
+    def _told(self, warnings: Mapping[int, guardrails.Warn]) -> tuple[Fact, ...]:
+        found: dict[int, guardrails.Warn | guardrails.Blocked] = {**self._blocked, **warnings}
+        return tuple(
+            GuardrailWarning(tool_call_id=self._step.calls[index].id, code=one.code, count=one.count, message=one.message)
+            for index, one in sorted(found.items())
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """What follows a batch. ``notes`` go to the results of the calls at these positions, ``last_note`` to the last result."""
+
+    state: MachineState
+    step: machine.CallModel | machine.Finish
+    notes: Mapping[int, str]
+    last_note: str
+    events: tuple[Fact, ...]
+
+    def results(self, finished: Sequence[FinishedCall]) -> list[tuple[FinishedCall, Message]]:
+        """The messages of the calls that finished last, with every note in its place; notes of earlier results go to the last one."""
+        own = {one.index for one in finished}
+        late = [note for index, note in sorted(self.notes.items()) if index not in own]
+        messages = []
+        for one in finished:
+            notes = [self.notes[one.index]] if one.index in self.notes else []
+            if one is finished[-1]:
+                notes += [*late, self.last_note] if self.last_note else late
+            messages.append((one, result_message(one, notes)))
+        return messages
+
+
+def result_message(done: FinishedCall, notes: Sequence[str] = ()) -> Message:
+    """The message that answers a call."""
+    return Message(
+        role=Role.TOOL,
+        content="\n\n".join((done.outcome.output, *notes)),
+        tool_call_id=done.call.id,
+        tool_name=done.call.name,
+        is_error=done.outcome.is_error,
+    )
+
+
+def _halted(state: MachineState, halt: Halt | None, *, notes: dict[int, str], events: tuple[Fact, ...]) -> Conclusion:
+    text = _INVALID_TEXT if halt is None else guardrails.closing_text(halt)
+    if halt is None:
+        event = GuardrailHalt(code=INVALID_CALLS, count=state.guardrails.invalid_replies, message=text)
+    else:
+        event = GuardrailHalt(code=halt.code.value, count=halt.count, message=text)
+        notes = {**notes, halt.index: halt.message}
+    outcome = Completed(reason=CompletedReason.GUARDRAIL_HALT, output=text)
+    step = machine.Finish(outcome=outcome, message=Message(role=Role.ASSISTANT, content=text))
+    return Conclusion(state=state, step=step, notes=notes, last_note="", events=(*events, event))

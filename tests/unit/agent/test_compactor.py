@@ -1,0 +1,296 @@
+"""A compaction as facts, over scripted models."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from typing_extensions import override
+
+from app.agent.compactor import Compactor, CompactorParts
+from app.agent.facts import LoopFact, Record
+from app.agent.run import Run
+from app.context.compaction import calibration
+from app.domain.compaction import CompactionReason, Fruitless, Room, Thresholds
+from app.domain.conversation_events import CompactionCompleted, CompactionFailed, CompactionStarted
+from app.domain.errors import ContextOverflowError, ModelUnavailableError, UnavailableError
+from app.domain.guardrails import GuardrailThresholds
+from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
+from app.domain.memory import Memory
+from app.domain.messages import Message, MessageKind, StoredMessage
+from app.domain.model import FailureReason, RouteRef
+from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, Fence, Kept, MachineState, OpenTurn, TurnRequest
+from app.ports import MemoryStore, TodoStore
+from tests.fakes.clock import HandClock
+from tests.fakes.scripted_model import Script, ScriptedModel, reply
+from tests.fakes.tools import InMemoryToolbox
+from tests.unit.context.rows import said, stored, user
+
+ROOM = Room(4_000, 400)
+TEXT = "## Goal\nThe user counts upwards.\n## Facts\nAll of it."
+GONE = UnavailableError("storage_unavailable", "The database is away.", retry_after_s=1)
+
+
+class Route(ScriptedModel):
+    """A scripted model with a name and a window of its own."""
+
+    def __init__(self, name: str, room: Room, *scripts: Script) -> None:
+        super().__init__(*scripts)
+        self._name = name
+        self._room = room
+
+    @property
+    @override
+    def primary(self) -> RouteRef:
+        return RouteRef(provider=self._name, model="m-test")
+
+    @property
+    @override
+    def room(self) -> Room:
+        return self._room
+
+
+class Stores(TodoStore, MemoryStore):
+    """A todo list and a memory that may be away."""
+
+    def __init__(self, todos: bytes | None = None, *, away: bool = False) -> None:
+        self._todos = todos
+        self._away = away
+
+    @override
+    async def read(self, session_id: SessionId) -> bytes | None:
+        if self._away:
+            raise GONE
+        return self._todos
+
+    @override
+    async def write(self, session_id: SessionId, items: bytes) -> None:
+        self._todos = items
+
+    @override
+    async def of_user(self, tenant_id: TenantId, user: str | None) -> Memory:
+        return Memory()
+
+    @override
+    async def of_session(self, tenant_id: TenantId, session_id: SessionId) -> tuple[str | None, Memory]:
+        if self._away:
+            raise GONE
+        return None, Memory()
+
+    @override
+    async def replace(self, tenant_id: TenantId, user: str | None, memory: Memory) -> bool:
+        return True
+
+
+def a_run(messages: Sequence[Message], clock: HandClock, kept: Kept | None = None) -> Run:
+    rows = stored(messages)
+    turn = OpenTurn(
+        fence=Fence(turn_id=TurnId("turn_1"), session_id=SessionId("sess_1"), owner=ReplicaId("rep_1"), generation=1),
+        tenant_id=TenantId("ten_1"),
+        request=TurnRequest(input="go"),
+        state=MachineState(),
+        last_seq=2,
+        next_message_seq=len(rows) + 1,
+        system_prompt="Be kind.",
+        tools=b"[]",
+        model=None,
+        kept=kept or Kept(),
+        keep_interrupted_text=False,
+        cancel_reason=None,
+        resumed=False,
+    )
+    return Run(turn, rows, room=ROOM, toolbox=InMemoryToolbox({}), clock=clock, thresholds=GuardrailThresholds())
+
+
+def compactor(summariser: Route, clock: HandClock, stores: Stores | None = None) -> Compactor:
+    own = stores or Stores()
+    model = Route("chat", ROOM)
+    return Compactor(CompactorParts(model=model, summariser=summariser, clock=clock, thresholds=Thresholds(), todos=own, memory=own))
+
+
+def full(turns: int = 13) -> list[Message]:
+    """A conversation that is due."""
+    return [message for number in range(turns) for message in (user(f"{number} " + "w" * 1_000), said("yes"))] + [user("NEWEST")]
+
+
+async def facts_of(compactor: Compactor, run: Run) -> list[Record]:
+    facts: list[LoopFact] = [fact async for fact in compactor.before_call(run, turn_starts=True)]
+    records = [fact for fact in facts if isinstance(fact, Record)]
+    assert len(records) == len(facts)
+    return records
+
+
+def wide(*scripts: Script) -> Route:
+    return Route("summaries", Room(64_000, 1_000), *scripts)
+
+
+def failure(reason: FailureReason = FailureReason.SERVER_ERROR) -> ModelUnavailableError:
+    return ModelUnavailableError(reason, "It said no.", ())
+
+
+async def test_a_conversation_that_fits_is_left_alone() -> None:
+    clock = HandClock()
+    run = a_run([user("hello")], clock)
+    assert await facts_of(compactor(wide(), clock), run) == []
+    assert not run.does_not_fit
+
+
+async def test_everything_that_changes_is_one_fact() -> None:
+    clock = HandClock()
+    run = a_run(full(), clock)
+    items = msgspec.json.encode([{"id": "1", "content": "Boil", "status": "pending"}])
+    started, completed = await facts_of(compactor(wide([[reply(TEXT)]]), clock, Stores(items)), run)
+    (begin,), (end,) = started.events, completed.events
+    assert isinstance(begin, CompactionStarted)
+    assert isinstance(end, CompactionCompleted)
+    assert started.compaction is None
+    assert not started.boundary
+    change = completed.compaction
+    assert change is not None
+    assert completed.boundary, "a turn may be handed over here"
+    assert completed.context is not None
+    assert change.id == end.summary_id
+    assert change.result.summary == TEXT
+    assert end.archived_messages == len(change.result.archived_seqs)
+    assert change.result.archived_seqs == tuple(sorted(change.result.archived_seqs))
+    assert begin.tokens_before == end.tokens_before > 3_000 > end.tokens_after == run.conversation.size()
+    (note,) = completed.messages
+    assert note.message.kind is MessageKind.NOTE
+    assert "Boil" in str(note.message.content)
+    assert (end.usage, change.usage) == (run.state.usage, run.state.usage)
+    assert completed.state.attempts == 1
+    assert "NEWEST" in str(run.request().messages[-1].content)
+
+
+async def test_an_interrupt_during_the_call_changes_nothing() -> None:
+    clock = HandClock()
+    run = a_run(full(), clock)
+    before, state = list(run.conversation.rows), run.conversation.state
+    summariser = wide([asyncio.Event()])
+    facts = compactor(summariser, clock).before_call(run, turn_starts=True)
+    await anext(facts)
+    task = asyncio.ensure_future(anext(facts))
+    await summariser.waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await facts.aclose()
+    assert summariser.closed == 1
+    assert (run.conversation.rows, run.conversation.state, run.state) == (before, state, MachineState())
+
+
+async def test_what_a_route_with_a_smaller_window_refuses_is_sent_again_in_pieces() -> None:
+    clock = HandClock()
+    run = a_run(full(), clock)
+    refusal = ContextOverflowError(FailureReason.CONTEXT_OVERFLOW, "too long", (), window=3_000)
+    summariser = wide([refusal], *[[[reply(TEXT, attempt=number)]] for number in range(9)])
+    _, completed = await facts_of(compactor(summariser, clock), run)
+    assert completed.compaction is not None
+    _, *pieces = summariser.requests
+    assert len(pieces) > 1
+    assert all(piece.input_tokens + 1_000 <= 3_000 for piece in pieces)
+
+
+async def test_a_refusal_that_names_no_smaller_window_is_a_failure() -> None:
+    clock = HandClock()
+    run = a_run(full(), clock)
+    refusal = ContextOverflowError(FailureReason.CONTEXT_OVERFLOW, "too long", (), window=None)
+    _, failed = await facts_of(compactor(wide([refusal]), clock), run)
+    assert isinstance(failed.events[0], CompactionFailed)
+
+
+async def test_a_failed_summary_cools_down_and_the_second_one_lets_it_be_cut() -> None:
+    clock = HandClock()
+    run = a_run(full(14), clock)
+    rows = list(run.conversation.rows)
+    assert run.conversation.size() > ROOM.most
+    work = compactor(wide([failure()], [failure()]), clock)
+    _, failed = await facts_of(work, run)
+    assert failed.context is not None
+    assert failed.context.fruitless == Fruitless(failures=1, cool_until_ms=clock.unix_ms() + 60_000)
+    assert run.conversation.rows == rows
+    assert run.does_not_fit
+    assert run.unsummarised is not None
+    assert run.uncompacted == Failed(reason=FailedReason.PROVIDER_UNAVAILABLE, detail="It said no.", retryable=True)
+
+    later = a_run(full(14), clock, Kept(context=failed.context))
+    assert await facts_of(work, later) == [], "it cools down"
+    assert later.does_not_fit
+
+    await clock.advance(60.0)
+    last = a_run(full(14), clock, Kept(context=failed.context))
+    _, again, trimmed = await facts_of(work, last)
+    assert isinstance(again.events[0], CompactionFailed)
+    assert trimmed.compaction is not None
+    assert trimmed.compaction.result.summary is None
+    assert not last.does_not_fit
+    assert last.conversation.size() <= ROOM.most
+
+
+async def test_stores_that_are_away_stop_nothing() -> None:
+    clock = HandClock()
+    run = a_run(full(), clock, Kept(memory="tea"))
+    _, completed = await facts_of(compactor(wide([[reply(TEXT)]]), clock, Stores(away=True)), run)
+    assert completed.compaction is not None
+    assert completed.compaction.memory == "tea"
+    assert completed.messages == ()
+
+
+async def test_on_demand_it_says_why_nothing_came_of_it() -> None:
+    clock = HandClock()
+    run = a_run([user("hello")], clock, Kept(summary="old"))
+    assert [fact async for fact in compactor(wide(), clock).on_demand(run)] == []
+    assert run.uncompacted == Completed(reason=CompletedReason.NOTHING_TO_COMPACT, output="old")
+
+    refused = a_run(full(), clock)
+    _, failed = [fact async for fact in compactor(wide([[reply("I'm sorry, no.")]]), clock).on_demand(refused)]
+    assert isinstance(failed, Record)
+    assert isinstance(refused.uncompacted, Failed)
+    assert refused.uncompacted.reason is FailedReason.INVALID_RESPONSE
+
+
+async def test_on_demand_it_is_not_handed_over() -> None:
+    clock = HandClock()
+    run = a_run(full(), clock)
+    _, completed = [fact async for fact in compactor(wide([[reply(TEXT)]]), clock).on_demand(run)]
+    assert isinstance(completed, Record)
+    assert not completed.boundary
+    assert run.uncompacted is None
+
+
+async def test_refusals_of_one_request_are_answered_twice() -> None:
+    clock = HandClock()
+    run = a_run([user("a" * 3_000), said("yes"), user("b" * 3_000), said("yes"), user("NEWEST")], clock)
+    work = compactor(wide(*[[[reply(TEXT)]]] * 3), clock)
+    kinds = []
+    for _ in range(3):
+        facts = [fact async for fact in work.after_refusal(run, 1_500)]
+        kinds.append(len(facts))
+        assert run.conversation.size() <= 1_500 or run.does_not_fit
+    assert kinds[0] == 2
+    assert kinds[-1] == 0
+    assert run.does_not_fit
+    assert run.state.overflows == 3
+
+
+async def test_a_third_refusal_in_a_row_is_the_end_whatever_could_still_leave() -> None:
+    clock = HandClock()
+    run = a_run(full(), clock)
+    run.state = msgspec.structs.replace(run.state, overflows=2)
+    assert [fact async for fact in compactor(wide(), clock).after_refusal(run, 1_500)] == []
+    assert run.does_not_fit
+
+
+def rows_of(run: Run) -> list[StoredMessage]:
+    return run.conversation.rows
+
+
+async def test_the_latch_cuts_at_the_second_threshold_alone() -> None:
+    clock = HandClock()
+    state = msgspec.structs.replace(Kept().context, fruitless=Fruitless(count=2, preflight=True), mark=calibration(None))
+    run = a_run(full(), clock, Kept(context=state))
+    (trimmed,) = await facts_of(compactor(wide(), clock), run)
+    (event,) = trimmed.events
+    assert isinstance(event, CompactionCompleted)
+    assert (event.reason, event.summary_id, event.memory) == (CompactionReason.GATEWAY, None, "off")
+    assert rows_of(run)[-1].message == user("NEWEST")
