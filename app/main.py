@@ -38,17 +38,24 @@ from app.settings import Settings
 from app.store import migrate
 from app.store.cooldowns import Cooldowns
 from app.store.engine import Database
+from app.store.memories import MemoryRepository
 from app.store.messages import MessageRepository
 from app.store.rate_windows import RateWindows
 from app.store.replicas import ReplicaRepository
+from app.store.search import SearchRepository
+from app.store.search_index import SearchIndex
 from app.store.secrets import Sealer
 from app.store.sessions import SessionRepository
+from app.store.summaries import ArchiveRepository, SummaryRepository
 from app.store.tenants import TenantRepository
 from app.store.todos import TodoRepository
 from app.store.turns import TurnRepository
+from app.store.upkeep import StoreUpkeep
 from app.store.usage import UsageRepository
 from app.store.wakeups import PostgresWakeups
 from app.tools.builtin.get_time import get_time_tool
+from app.tools.builtin.memory import memory_tool
+from app.tools.builtin.session_search import session_search_tool
 from app.tools.builtin.todo import todo_tool
 from app.tools.operator import load_operator_tools
 from app.tools.pool import ToolPool
@@ -101,7 +108,10 @@ async def open_gateway(settings: Settings, database_url: str, clock: Clock | Non
     transport = ProviderTransport()
     wakeups = PostgresWakeups(database, direct_url, clock)
     gateway = _assemble(settings, replica, database, transport=transport, toolbox=toolbox, wakeups=wakeups, clock=clock)
-    hints = [asyncio.ensure_future(work) for work in (wakeups.run_sender(), wakeups.run_listener(), gateway.upkeep.run())]
+    archive = ArchiveRepository(database)
+    upkeep = StoreUpkeep(SearchIndex(database, clock), archive, clock, retention_s=settings.archive_retention_s)
+    works = (wakeups.run_sender(), wakeups.run_listener(), gateway.upkeep.run(), upkeep.run())
+    hints = [asyncio.ensure_future(work) for work in works]
     try:
         await gateway.server.start()
         yield gateway
@@ -116,7 +126,12 @@ async def open_gateway(settings: Settings, database_url: str, clock: Clock | Non
 
 
 def _toolbox(settings: Settings, database: Database, pool: ToolPool, clock: Clock) -> ToolRegistry:
-    core = (get_time_tool(clock), todo_tool(TodoRepository(database)))
+    core = (
+        get_time_tool(clock),
+        memory_tool(MemoryRepository(database)),
+        session_search_tool(SearchRepository(database, SearchIndex(database, clock))),
+        todo_tool(TodoRepository(database)),
+    )
     return ToolRegistry((*core, *load_operator_tools(settings.tool_modules, pool)), timeout_s=settings.tool_timeout_s)
 
 
@@ -150,7 +165,14 @@ def _assemble(
     models = ChainModelClients(layer)
     server = TurnServer(
         replica,
-        Stores(turns=turns, messages=messages, replicas=ReplicaRepository(database), tenants=tenants),
+        Stores(
+            turns=turns,
+            messages=messages,
+            replicas=ReplicaRepository(database),
+            tenants=tenants,
+            todos=TodoRepository(database),
+            memory=MemoryRepository(database),
+        ),
         models=models,
         toolbox=toolbox,
         clock=clock,
@@ -176,6 +198,8 @@ def _assemble(
         tenants=tenants,
         sessions=SessionRepository(database),
         messages=messages,
+        summaries=SummaryRepository(database),
+        memory=MemoryRepository(database),
         toolbox=toolbox,
         model_clients=models,
         turns=Turns(server, turns, models, clock, quotas=Quotas(windows, usage)),

@@ -3,16 +3,21 @@
 Storage faults (database away) are :class:`app.domain.errors.UnavailableError` with code ``storage_unavailable`` in every store port.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Protocol
 
+from app.domain.compaction import Room
 from app.domain.delivery import Booked, Booking, Cooldown, CooldownReport, Limit, WindowUse
+from app.domain.guardrails import ToolTraits
 from app.domain.ids import KeyId, ReplicaId, SessionId, TenantId, TurnId
+from app.domain.memory import Memory
 from app.domain.messages import StoredMessage, ToolCall, ToolSpec
 from app.domain.model import ModelChunk, ModelRequest, RouteRef
 from app.domain.quotas import DayUse, UsageLine
+from app.domain.recall import Reader, SearchHit, SessionExcerpt
 from app.domain.sessions import NewSession, Page, Session, SessionChange
+from app.domain.summaries import Summary
 from app.domain.tenants import KeyInfo, Principal, Purpose, Tenant, TenantChange, TenantInfo, TenantSpec
 from app.domain.tools import ToolContext, ToolOutcome
 from app.domain.turns import (
@@ -51,6 +56,10 @@ class ModelClient(Protocol):
     def primary(self) -> RouteRef:
         """The route that is asked first."""
 
+    @property
+    def room(self) -> Room:
+        """The context window of that route."""
+
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[ModelChunk], None]:
         """Yield batches of chunks (what arrived together comes together); the last chunk is one ``ModelReply``.
 
@@ -80,6 +89,10 @@ class Toolbox(Protocol):
 
     def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
         """The tools of these toolsets, sorted by name. Raises InvalidRequestError for an unknown toolset."""
+
+    def traits(self) -> Mapping[str, ToolTraits]:
+        """What guardrails have to know of tools, by name; a tool that is left out has no special traits."""
+        return {}
 
     async def call(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         """Run one call. Never raises for what the tool or the model did; cancellation passes through."""
@@ -183,7 +196,7 @@ class SessionStore(Protocol):
         """Sessions, newest first; ``before`` is a session id."""
 
     async def change(self, tenant_id: TenantId, session_id: SessionId, change: SessionChange) -> Session | None:
-        """Apply a change; ``None`` when unknown."""
+        """Apply a change; ``None`` when unknown, or no longer of the end user that the change is for (``if_user``)."""
 
     async def delete(self, tenant_id: TenantId, session_id: SessionId) -> bool:
         """Delete a session with all that belongs to it; false when unknown.
@@ -310,3 +323,53 @@ class Wakeups(Protocol):
 
     def subscribe(self, topic: str, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with a turn id (or an empty string) for each announcement under ``topic``."""
+
+
+class MemoryStore(Protocol):
+    """What models keep of a tenant's end users. Sessions without an end user share one memory of the tenant."""
+
+    async def of_user(self, tenant_id: TenantId, user: str | None) -> Memory:
+        """The memory of an end user; an empty one when nothing was ever kept."""
+
+    async def of_session(self, tenant_id: TenantId, session_id: SessionId) -> tuple[str | None, Memory]:
+        """The end user of a session with their memory. Raises NotFoundError when the session is unknown to the tenant."""
+
+    async def replace(self, tenant_id: TenantId, user: str | None, memory: Memory) -> bool:
+        """Write ``memory``, made of the one with its ``revision``; false, and nothing is written, when somebody else wrote since."""
+
+
+class SearchStore(Protocol):
+    """A tenant's conversations, archived messages included, as one of its sessions may read them. Notes of the gateway are left out.
+
+    Nothing is found for a reader whose session is unknown to its tenant.
+    """
+
+    async def discover(self, reader: Reader, query: str, within: SessionId | None, limit: int) -> list[SearchHit]:
+        """Messages that hold every word of ``query``, newest first; where there are none, those with most of its words.
+
+        One message of each session, or all those of the session ``within``; of the reader's own session only archived ones. What was
+        written within the last second may be missing.
+        """
+
+    async def excerpt(self, reader: Reader, session_id: SessionId, first: int, last: int) -> SessionExcerpt | None:
+        """The ``first`` and the ``last`` messages of a session; ``None`` when the reader may not read it."""
+
+    async def around(self, reader: Reader, session_id: SessionId, seq: int, reach: int) -> SessionExcerpt | None:
+        """The message at ``seq`` with ``reach`` messages on either side; ``None`` when the reader may not read the session."""
+
+    async def recent(self, reader: Reader, limit: int) -> list[SessionExcerpt]:
+        """The newest other sessions, each with its first message."""
+
+
+class SummaryStore(Protocol):
+    """Summaries of sessions, read. They are written in the commit of the turn that makes them."""
+
+    async def page(self, tenant_id: TenantId, session_id: SessionId, limit: int, before: str | None) -> Page[Summary] | None:
+        """Summaries, newest first; ``before`` is a summary's id. ``None`` when the session is unknown to the tenant."""
+
+
+class ArchiveStore(Protocol):
+    """What compactions took out of the context."""
+
+    async def prune(self, age_s: float) -> int:
+        """Delete archived messages and replaced summaries that are older than ``age_s`` seconds, some at a time; returns how many."""

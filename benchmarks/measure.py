@@ -240,6 +240,8 @@ def _usage(stand: Stand, gateway_pid: int | None) -> _Usage:
 
 async def _gateway_job(gateway: Gateway, scenario: Scenario) -> Job:
     sessions = await gateway.make_sessions(scenario.streams * scenario.turns, scenario.history)
+    if scenario.archived:
+        await gateway.add_archive(sessions, scenario.archived)
     paths = [f"/sessions/{session}/turns" for session in sessions]
     return Job(
         port=gateway.port,

@@ -23,6 +23,8 @@ class Scenario:
     """Provider's delay between tokens; 0 sends the whole answer at once."""
     history: int = 0
     """Messages that each session holds before its turn."""
+    archived: int = 0
+    """Messages that have left the context before those."""
     tls: bool = False
     """The provider is reached over TLS. There is no direct run then: only the gateway's memory is of interest."""
 
@@ -54,6 +56,8 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario(name="burst-64", streams=64, turns=10, rounds=5),
     Scenario(name="history-1", streams=1, turns=100, rounds=3, history=200),
     Scenario(name="history-16", streams=16, turns=8, rounds=3, history=200),
+    Scenario(name="session-100", streams=1, turns=20, rounds=3, history=100),
+    Scenario(name="session-10000", streams=1, turns=20, rounds=3, history=100, archived=9_900),
     _paced("paced-20", 20, 3),
     _paced("paced-200", 200, 3),
     _paced("paced-1000", 1_000, 3),

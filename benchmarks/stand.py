@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx
 
 from app.store.embedded import start_embedded
@@ -22,6 +23,12 @@ TLS_KEY = "agw_benchmark0secured"
 _START_S = 60.0
 _POLL_S = 0.05
 _START_POLLS = 1200
+_ARCHIVE = """
+INSERT INTO messages (session_id, seq, id, archived, body)
+SELECT $1, -g, 'msg_' || $1 || g, true,
+       convert_to('{"role":"user","content":"' || g || repeat(' It is about as long as people write.', 8) || '"}', 'UTF8')
+FROM generate_series(1, $2::int) AS g
+"""
 _MAKERS = 16
 """Sessions made at the same time."""
 
@@ -56,6 +63,7 @@ class Gateway:
     port: int
     key: str
     """Of the tenant whose provider the scenario wants."""
+    database_url: str
 
     @property
     def headers(self) -> dict[str, str]:
@@ -76,6 +84,16 @@ class Gateway:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", headers=self.headers, timeout=60) as client:
             await asyncio.gather(*(make(client) for _ in range(_MAKERS)))
         return made
+
+    async def add_archive(self, sessions: list[str], count: int) -> None:
+        """Put `count` messages that have left the context before those of each session, as compactions leave them."""
+        connection: Any = await asyncpg.connect(self.database_url)
+        try:
+            for session in sessions:
+                await connection.execute(_ARCHIVE, session, count)
+            await connection.execute("ANALYZE messages")
+        finally:
+            await connection.close()
 
 
 @contextmanager
@@ -127,7 +145,8 @@ async def open_gateway(stand: Stand, scenario: Scenario) -> AsyncIterator[Gatewa
         port = int(await child.hear(_START_S))
         await wait_until_ready(port)
         await _put_tenants(stand, port)
-        yield Gateway(child=child, port=port, key=TLS_KEY if scenario.tls else PLAIN_KEY)
+        key = TLS_KEY if scenario.tls else PLAIN_KEY
+        yield Gateway(child=child, port=port, key=key, database_url=stand.database_url)
     finally:
         await child.stop()
 

@@ -62,6 +62,7 @@ KINDS: Mapping[str, Kind] = {
     "forbidden": Kind(403, "Not allowed"),
     "not_found": Kind(404, "Not found"),
     "method_not_allowed": Kind(405, "Method not allowed"),
+    "session_changed": Kind(409, "The session was changed meanwhile", retryable=True),
     "turn_in_progress": Kind(409, "The session has a running turn", retryable=True),
     "queue_full": Kind(409, "The session's queue is full", retryable=True),
     "conflict": Kind(409, "Not possible in the present state"),

@@ -74,6 +74,10 @@ class _TurnCollector(Collector):
         for (limit, outcome), count in sorted(counters.throttled.items()):
             throttled.add_metric((limit, outcome), count)
         yield throttled
+        compactions = CounterMetricFamily("gateway_compactions", "Contexts made shorter, or not.", labels=("reason", "outcome"))
+        for (reason, outcome), count in sorted(counters.compactions.items()):
+            compactions.add_metric((reason, outcome), count)
+        yield compactions
         refused = CounterMetricFamily("gateway_quota_refusals", "Turns refused by a quota of their tenant.", labels=("policy",))
         for policy, count in sorted(counters.quota_refusals.items()):
             refused.add_metric((policy,), count)

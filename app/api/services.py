@@ -8,7 +8,7 @@ from fastapi import Request
 
 from app.api.authentication import Authenticator
 from app.api.route_health import HealthReader
-from app.ports import Clock, MessageStore, ModelClients, SessionStore, TenantStore, Toolbox, UsageStore
+from app.ports import Clock, MemoryStore, MessageStore, ModelClients, SessionStore, SummaryStore, TenantStore, Toolbox, UsageStore
 from app.turns.service import Turns
 
 
@@ -21,6 +21,8 @@ class Services:
     tenants: TenantStore
     sessions: SessionStore
     messages: MessageStore
+    summaries: SummaryStore
+    memory: MemoryStore
     toolbox: Toolbox
     model_clients: ModelClients
     turns: Turns

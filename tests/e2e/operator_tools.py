@@ -182,6 +182,11 @@ async def meet(party: str, size: int) -> str:
     return f"met {party}"
 
 
+def giant(size: int) -> str:
+    """Return ``size`` bytes, with a beginning and an end."""
+    return f"HEAD {'x' * (size - 10)} TAIL"
+
+
 _NOTHING = {"type": "object", "properties": {}}
 TOOLS = [
     Tool(lookup, {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}),
@@ -194,6 +199,7 @@ TOOLS = [
     Tool(swallow_cancel, _NOTHING),
     Tool(ignore_cancel, _NOTHING),
     Tool(cancel_itself, _NOTHING),
+    Tool(giant, {"type": "object", "properties": {"size": {"type": "integer"}}, "required": ["size"]}),
     Tool(
         meet,
         {"type": "object", "properties": {"party": {"type": "string"}, "size": {"type": "integer"}}, "required": ["party", "size"]},

@@ -24,9 +24,11 @@ TENANT = {
     ("PATCH", "/sessions/{session_id}"),
     ("DELETE", "/sessions/{session_id}"),
     ("GET", "/sessions/{session_id}/messages"),
+    ("GET", "/sessions/{session_id}/summaries"),
     ("POST", "/sessions/{session_id}/turns"),
     ("GET", "/sessions/{session_id}/turns"),
     ("GET", "/turns/{turn_id}"),
+    ("POST", "/sessions/{session_id}/compact"),
     ("GET", "/turns/{turn_id}/events"),
     ("DELETE", "/turns/{turn_id}"),
     ("POST", "/turns/{turn_id}/cancel"),
@@ -55,6 +57,7 @@ OPERATOR = {
     ("GET", "/admin/tenants/{name}/chains"),
     ("PUT", "/admin/tenants/{name}/chains"),
     ("GET", "/admin/providers"),
+    ("GET", "/admin/usage"),
 }
 """For the admin key alone."""
 

@@ -141,9 +141,10 @@ async def test_calls_run_although_the_label_says_stop(client: Client, provider: 
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
 async def test_a_cut_call_never_runs(client: Client, provider: Simulator, finish: str) -> None:
     stream = calls(call("save", '{"path":"a","text":"whole"}', index=0, id="c1")) + chunk(finish=finish) + DONE
-    provider.play(raw_script(stream))
+    provider.play(*[raw_script(stream)] * 4)  # a call cut at the length limit is asked for three more times
     session = await client.session()
     frames = await client.run(session)
+    provider.clear()
     assert runs.begun["save"] == 0
     assert frames[-1].type == "turn.failed"
     assert frames[-1].data["reason"] == {"length": "output_truncated", "content_filter": "content_filtered"}[finish]

@@ -126,7 +126,7 @@ async def test_a_call_within_patience_waits_for_its_place_and_says_so(database_u
 async def test_tokens_are_booked_by_estimate_and_made_right_by_usage(database_url: str, provider: Simulator, mode: ApiMode) -> None:
     async with AsyncExitStack() as stack:
         running = await stack.enter_async_context(replica(database_url, **AT_ONCE))
-        client = await opened(stack, running, limited(provider.base_url, mode, tpm=6_000), output_tokens=4_000)
+        client = await opened(stack, running, limited(provider.base_url, mode, tpm=7_000), output_tokens=4_000)
         for _ in range(3):
             ends = await many([client], 1, '[[sim text="Said." usage=600/200]]')
             assert ends[0].type == "turn.completed", "what was booked but not used is free again"

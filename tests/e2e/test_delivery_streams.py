@@ -143,12 +143,12 @@ async def test_a_call_of_a_cut_answer_never_runs_and_is_charged(stage: Stage, mo
     writer = WRITERS[mode]
     body = writer.start(9) + writer.calls(Call("save", '{"path":"/tmp/x"}', "call_1")) + writer.end(9, 64, CUT_LABELS[mode])
     async with alone(stage, mode) as client:
-        stage.provider.play(raw_script(body))
+        stage.provider.play(*[raw_script(body)] * 4)
         session = await client.session()
         frames = await client.run(session)
         assert runs.begun["save"] == 0
         assert (frames[-1].type, frames[-1].data["reason"]) == ("turn.failed", "output_truncated")
-        assert (frames[-1].data["usage"]["input_tokens"], frames[-1].data["usage"]["output_tokens"]) == (9, 64)
+        assert (frames[-1].data["usage"]["input_tokens"], frames[-1].data["usage"]["output_tokens"]) == (4 * 9, 4 * 64)
         assert [message["role"] for message in await client.messages(session)] == ["user"]
         await goes_on(client, session, stage.provider)
 

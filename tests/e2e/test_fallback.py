@@ -193,20 +193,20 @@ async def test_what_is_the_requests_own_fault_is_not_carried_to_the_second_route
 
 
 CUT = {
-    "length": ("finish=length", "output_truncated"),
-    "filter": ("finish=content_filter", "content_filtered"),
+    "length": ("finish=length", "output_truncated", 4),  # it is continued three times
+    "filter": ("finish=content_filter", "content_filtered", 1),
 }
 
 
-@pytest.mark.parametrize(("script", "reason"), CUT.values(), ids=CUT)
-async def test_a_cut_answer_is_no_success(stage: Stage, provider: Simulator, *, script: str, reason: str) -> None:
+@pytest.mark.parametrize(("script", "reason", "calls"), CUT.values(), ids=CUT)
+async def test_a_cut_answer_is_no_success(stage: Stage, provider: Simulator, *, script: str, reason: str, calls: int) -> None:
     async with routes(stage, provider.base_url) as client:
-        provider.play(TEXT + script)
+        provider.play(*[TEXT + script] * calls)
         session = await client.session()
         frames = await client.run(session)
         assert frames[-1].type == "turn.failed"
         assert frames[-1].data["reason"] == reason
-        assert frames[-1].data["output"] == "alpha beta gamma delta epsilon zeta"
+        assert frames[-1].data["output"] == "alpha beta gamma delta epsilon zeta" * calls
         assert [message["role"] for message in await client.messages(session)] == ["user"]
         follow_up = await client.run(session, '[[sim text="And on."]]')
         assert follow_up[-1].data["output"] == "And on."

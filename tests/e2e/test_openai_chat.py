@@ -186,9 +186,9 @@ async def test_an_answer_that_was_cut_says_so(stage: Stage) -> None:
     async with stage.client() as client, openai_of(client) as openai:
         for finish in ("length", "content_filter"):
             text = f"[[sim tokens=3 finish={finish}]] go on"
-            answer = await openai.chat.completions.create(model="default", messages=[user(text)])
+            answer = await openai.chat.completions.create(model="default", messages=[user(text)], max_tokens=3)
             assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == ("the river carried", finish)
-            stream = await openai.chat.completions.create(model="default", messages=[user(text)], stream=True)
+            stream = await openai.chat.completions.create(model="default", messages=[user(text)], max_tokens=3, stream=True)
             chunks = [chunk async for chunk in stream]
             assert (streamed_text(chunks), finish_of(chunks)) == ("the river carried", finish)
 

@@ -133,8 +133,9 @@ async def test_an_answer_that_was_cut_is_incomplete(stage: Stage) -> None:
     async with stage.client() as client, openai_of(client) as openai:
         for finish, reason in (("length", "max_output_tokens"), ("content_filter", "content_filter")):
             text = f"[[sim tokens=3 finish={finish}]] go on"
-            whole = await openai.responses.create(model="default", input=text)
-            last = [event async for event in await openai.responses.create(model="default", input=text, stream=True)][-1]
+            whole = await openai.responses.create(model="default", input=text, max_output_tokens=16)
+            stream = await openai.responses.create(model="default", input=text, max_output_tokens=16, stream=True)
+            last = [event async for event in stream][-1]
             assert last.type == "response.incomplete"
             for response in (whole, last.response):
                 assert response.status == "incomplete"

@@ -104,14 +104,14 @@ async def test_turns_beyond_those_at_the_same_time_are_refused_on_every_replica_
 
 @pytest.mark.parametrize(
     ("quota", "policy"),
-    [({"tokens_per_day": 1}, "tokens"), ({"cost_usd_per_day": 0.5}, "cost")],
+    [({"tokens_per_day": 4_000}, "tokens"), ({"cost_usd_per_day": 0.5}, "cost")],
     ids=["tokens", "money"],
 )
 async def test_a_turn_uses_up_the_day(gateway: Replica, provider: Simulator, quota: dict[str, Any], policy: str) -> None:
     await limited(gateway, provider, **quota)
     async with gateway.client(QUOTA_KEY) as client:
         session_id = await client.session()
-        first = await post(client, session_id)
+        first = await post(client, session_id, "[[sim usage=3980/20]]")
         assert first.status_code == 200, first.text
         assert first.headers["RateLimit-Policy"].endswith(";w=86400")
         refused = await post(client, session_id)

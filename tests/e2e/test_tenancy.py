@@ -15,7 +15,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("PATCH", "/sessions/{session_id}"): {"system_prompt": "mine now"},
 }
 UNKNOWN = {"session_id": "sess_00000000000000000000000000", "turn_id": "turn_00000000000000000000000000"}
-TABLES = ("tenants", "sessions", "messages", "turns", "turn_events", "todos", "api_keys")
+TABLES = ("tenants", "sessions", "messages", "turns", "turn_events", "todos", "memory", "summaries", "api_keys")
 
 
 async def snapshot(database: Database) -> list[str]:

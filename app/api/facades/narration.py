@@ -73,7 +73,12 @@ class Terminal(msgspec.Struct, frozen=True):
 
 
 class _Delta(msgspec.Struct, frozen=True):
+    attempt: int
     text: str
+
+
+class _Reset(msgspec.Struct, frozen=True):
+    attempt: int
 
 
 class _Started(msgspec.Struct, frozen=True):
@@ -97,6 +102,7 @@ class _Completed(msgspec.Struct, frozen=True):
 
 
 _delta = msgspec.json.Decoder(_Delta).decode
+_attempt = msgspec.json.Decoder(_Reset).decode
 _started = msgspec.json.Decoder(_Started).decode
 _fallback = msgspec.json.Decoder(_Fallback).decode
 _completed = msgspec.json.Decoder(_Completed).decode
@@ -113,6 +119,11 @@ class Narrator:
         self._owed: str | None = None
         """What the attempt after a reset still has to repeat of the text shown."""
         self._reset = False
+        self._attempt = 0
+        """The attempt whose text came last; ``_kept`` pieces of what was said are of earlier ones, and stand."""
+        self._kept = 0
+        self._voided = False
+        """That attempt's text is void, and the next one's takes its place."""
         self.model: str | None = None
         """The model that is asked, or has answered last."""
 
@@ -127,11 +138,11 @@ class Narrator:
     def _take(self, name: bytes, data: bytes, pieces: list[Piece]) -> None:
         match name:
             case b"message.delta":
-                self._say(_delta(data).text, pieces)
+                self._say(_delta(data), pieces)
             case b"reasoning.delta":
                 self._think(_delta(data).text, pieces)
             case b"attempt.reset":
-                self._retract()
+                self._retract(_attempt(data).attempt)
             case b"message.completed":
                 self._complete(_completed(data), pieces)
             case b"turn.started" | b"turn.resumed":
@@ -143,7 +154,13 @@ class Narrator:
             case _:
                 pass
 
-    def _say(self, text: str, pieces: list[Piece]) -> None:
+    def _say(self, delta: _Delta, pieces: list[Piece]) -> None:
+        text = delta.text
+        if delta.attempt != self._attempt:
+            self._attempt = delta.attempt
+            if not self._voided:
+                self._kept = len(self._said)  # an answer that is given in parts: those before this one stand
+            self._voided = False
         if self._owed:
             repeated, owed = text[: len(self._owed)], self._owed
             if not owed.startswith(repeated):
@@ -162,13 +179,16 @@ class Narrator:
         if not self._patient:
             pieces.append(Reasoning(text))
 
-    def _retract(self) -> None:
+    def _retract(self, attempt: int) -> None:
         self._reset = True
+        if attempt > self._attempt:
+            return  # it has shown no text
+        self._voided = True
         if self._patient:
-            self._said.clear()
+            del self._said[self._kept :]
             self._thought.clear()
         else:
-            self._owed = "".join(self._said)
+            self._owed = "".join(self._said[self._kept :])
 
     def _complete(self, done: _Completed, pieces: list[Piece]) -> None:
         self.model = done.route.model
@@ -204,3 +224,4 @@ class Narrator:
         self._said.clear()
         self._thought.clear()
         self._owed, self._reset = None, False
+        self._kept, self._voided = 0, False

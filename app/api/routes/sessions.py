@@ -3,6 +3,7 @@
 import hashlib
 import re
 import secrets
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated
 
@@ -30,7 +31,8 @@ from app.api.schemas import (
 )
 from app.api.services import Services, services_of
 from app.context.history import repair
-from app.domain.errors import InvalidRequestError, NotFoundError
+from app.context.prompt import MEMORY_TOOL, memory_snapshot
+from app.domain.errors import ConflictError, InvalidRequestError, NotFoundError
 from app.domain.events import message_view
 from app.domain.ids import ENTROPY_BYTES, SessionId, make_id
 from app.domain.messages import canonical_json, clean_text
@@ -51,6 +53,8 @@ IdempotencyKey = Annotated[
     ),
 ]
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_PROMPT_FIELDS = frozenset({"system_prompt", "toolsets", "user"})
+_CHANGE_TRIES = 3
 _SESSION_POSITION = re.compile(r"sess_[0-9a-z]{26}")
 _MESSAGE_POSITION = re.compile(r"[0-9]{1,18}")
 
@@ -75,7 +79,9 @@ async def create_session(request: Request, caller: Caller, idempotency_key: Idem
     services = services_of(request)
     key = checked_idempotency_key(idempotency_key)
     body = await read_body(request, SessionCreate)
-    session, replayed = await services.sessions.create(_new_session(services, caller.tenant, body, key))
+    new = _new_session(services, caller.tenant, body, key)
+    memory = await _memory(services, caller.tenant, new.user, new.toolsets)
+    session, replayed = await services.sessions.create(msgspec.structs.replace(new, memory=memory))
     headers = {"Location": f"/sessions/{session.id}"}
     if replayed:
         headers["Idempotency-Replayed"] = "true"
@@ -117,12 +123,16 @@ async def read_session(request: Request, caller: Caller, session_id: str) -> Res
 async def change_session(request: Request, caller: Caller, session_id: str) -> Response:
     """Change what is given. A turn that runs keeps what it started with: changes apply from the next turn on.
 
-    A new prompt or other toolsets give up the provider's prompt cache of this conversation once.
+    A new prompt, other toolsets or another end user give up the provider's prompt cache of this conversation once; with them the session
+    is shown memory as it is now.
     """
     services = services_of(request)
+    known = session_id_of(session_id)
     body = await read_body(request, SessionPatch)
     change = _change(services, caller.tenant, body)
-    session = await services.sessions.change(caller.tenant.id, session_id_of(session_id), change)
+    if not body.model_fields_set.isdisjoint(_PROMPT_FIELDS):
+        return _json(session_view(await _change_prompt(services, caller, known, change)))
+    session = await services.sessions.change(caller.tenant.id, known, change)
     if session is None:
         raise NotFoundError
     return _json(session_view(session))
@@ -180,6 +190,28 @@ async def _session(services: Services, caller: Principal, session_id: SessionId)
     if session is None:
         raise NotFoundError
     return session
+
+
+async def _change_prompt(services: Services, caller: Principal, session_id: SessionId, change: SessionChange) -> Session:
+    """Apply a change with the memory that belongs to it: never that of an end user whose session it no longer is."""
+    for _ in range(_CHANGE_TRIES):
+        session = await _session(services, caller, session_id)
+        user = session.user if change.user is msgspec.UNSET else change.user
+        toolsets = session.toolsets if change.toolsets is msgspec.UNSET else change.toolsets
+        memory = await _memory(services, caller.tenant, user, toolsets)
+        made_for = msgspec.structs.replace(change, memory=memory, if_user=session.user)
+        changed = await services.sessions.change(caller.tenant.id, session_id, made_for)
+        if changed is not None:
+            return changed
+    raise ConflictError("session_changed", "Another request changes the end user of this session; try again.")
+
+
+async def _memory(services: Services, tenant: Tenant, user: str | None, toolsets: Iterable[str]) -> str | None:
+    """The snapshot of memory for a session's prompt: only where its model has the tool that keeps memory."""
+    offered = services.toolbox.specs(set(toolsets).intersection(services.toolbox.toolset_names()))
+    if not any(spec.name == MEMORY_TOOL for spec in offered):
+        return None
+    return memory_snapshot(await services.memory.of_user(tenant.id, user))
 
 
 async def _context(services: Services, session: Session) -> tuple[ContextMessage, ...]:

@@ -5,13 +5,14 @@ import hashlib
 import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
 from fastapi.routing import APIRoute
-from pydantic import Field
+from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
 from app.api.authentication import principal
@@ -30,7 +31,7 @@ from app.domain.ids import SessionId, TenantId, TurnId
 from app.domain.messages import Content, canonical_json, clean_json, clean_text
 from app.domain.model import RouteRef, Usage
 from app.domain.tenants import Principal
-from app.domain.turns import OnBusy, OnDisconnect, RouteUse, TurnRequest, TurnState, TurnView
+from app.domain.turns import OnBusy, OnDisconnect, RouteUse, TurnKind, TurnRequest, TurnState, TurnView
 from app.turns.service import Started
 
 router = APIRouter(tags=["turns"])
@@ -57,6 +58,21 @@ class TurnCreate(RequestBody):
     )
     background: bool = Field(False, description="Answer 202 at once; read the turn later.")
     max_iterations: Annotated[int, Field(ge=1, le=1_000)] | None = Field(None, description="Default and upper bound: the tenant's setting.")
+    max_tokens: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = Field(
+        None, description="Input and output tokens of the whole turn. Default and upper bound: the tenant's setting."
+    )
+    max_cost_usd: Annotated[float, Field(gt=0, le=1_000_000)] | None = Field(
+        None, description="What the whole turn may cost. Default and upper bound: the tenant's setting."
+    )
+    metadata: Metadata = Field({}, description="Up to 16 strings of yours.")
+
+
+class CompactionCreate(RequestBody):
+    """How the turn that compacts a session is run; everything has a default."""
+
+    on_busy: Annotated[OnBusy, Field(strict=False)] = Field(OnBusy.REJECT, description="As for a turn.")
+    on_disconnect: Annotated[OnDisconnect, Field(strict=False)] = Field(OnDisconnect.CONTINUE, description="As for a turn.")
+    background: bool = Field(False, description="Answer 202 at once.")
     metadata: Metadata = Field({}, description="Up to 16 strings of yours.")
 
 
@@ -102,7 +118,7 @@ class _Outcome(msgspec.Struct):
 
 
 SHAPES = (TurnBody, TurnPage)
-MODELS = (TurnCreate,)
+MODELS = (TurnCreate, CompactionCreate)
 
 Caller = Annotated[Principal, Depends(principal)]
 IdempotencyKey = Annotated[
@@ -122,17 +138,47 @@ async def create_turn(request: Request, caller: Caller, session_id: str, *, idem
 
     With `Accept: application/json` the answer is the finished turn; with `background: true` it is 202 and the turn as it stands.
     """
-    services = services_of(request)
-    key = checked_idempotency_key(idempotency_key)
     body = await read_body(request, TurnCreate)
-    asked = _turn_request(body, caller)
-    started = await services.turns.start(
-        caller.tenant, session_id_of(session_id), asked, idempotency_key=key, fingerprint=_fingerprint(body) if key else b""
+    return await _run_turn(request, caller, session_id, asked=_turn_request(body, caller), repeat=_Repeat(idempotency_key, body))
+
+
+@router.post(
+    "/sessions/{session_id}/compact",
+    summary="Compact a session",
+    response_class=Response,
+    responses=_START_RESPONSES,
+    openapi_extra=json_request(CompactionCreate),
+)
+async def compact_session(request: Request, caller: Caller, session_id: str, *, idempotency_key: IdempotencyKey = None) -> Response:
+    """Replace the older part of a session's context by a summary, as a turn of its own: same slot, events, forms and interrupt.
+
+    Its `output` is the summary. The transcript stays as it is.
+    """
+    body = await read_body(request, CompactionCreate)
+    asked = TurnRequest(
+        kind=TurnKind.COMPACTION, on_busy=body.on_busy, on_disconnect=body.on_disconnect, background=body.background, metadata=body.metadata
     )
+    return await _run_turn(request, caller, session_id, asked=asked, repeat=_Repeat(idempotency_key, body))
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeat:
+    """By what a repeated request is known."""
+
+    key: str | None
+    body: BaseModel
+
+
+async def _run_turn(request: Request, caller: Principal, session_id: str, *, asked: TurnRequest, repeat: _Repeat) -> Response:
+    """Start a turn and answer in the form that was asked for."""
+    services = services_of(request)
+    key = checked_idempotency_key(repeat.key)
+    fingerprint = _fingerprint(repeat.body) if key else b""
+    started = await services.turns.start(caller.tenant, session_id_of(session_id), asked, idempotency_key=key, fingerprint=fingerprint)
     headers = {"Location": f"/turns/{started.turn_id}", **rate_limit_headers(started.quotas)}
     if started.replayed:
         headers["Idempotency-Replayed"] = "true"
-    if body.background:
+    if asked.background:
         view = await services.turns.get(caller.tenant.id, started.turn_id)
         return _json(turn_body(view), 202, headers)
     left = partial(services.turns.client_left, caller.tenant.id, started.turn_id) if asked.on_disconnect is OnDisconnect.CANCEL else None
@@ -304,6 +350,8 @@ def _turn_request(body: TurnCreate, caller: Principal) -> TurnRequest:
         on_disconnect=body.on_disconnect,
         background=body.background,
         max_iterations=min(limit, body.max_iterations or limit),
+        max_tokens=body.max_tokens,
+        max_cost_usd=body.max_cost_usd,
         metadata=body.metadata,
     )
 
@@ -329,8 +377,9 @@ def _input(value: str | list[dict[str, Any]]) -> Content:
     return parts
 
 
-def _fingerprint(body: TurnCreate) -> bytes:
-    return hashlib.sha256(canonical_json(body.model_dump(mode="json")).encode()).digest()
+def _fingerprint(body: BaseModel) -> bytes:
+    """What a body says, and of which kind it is: a key belongs to one call."""
+    return hashlib.sha256(f"{type(body).__name__}{canonical_json(body.model_dump(mode='json'))}".encode()).digest()
 
 
 def _wants_json(request: Request) -> bool:

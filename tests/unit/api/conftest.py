@@ -17,11 +17,13 @@ from app.clock import SystemClock
 from app.turns.counters import Counters
 from app.turns.service import Turns
 from tests.fakes.cooldowns import InMemoryCooldowns
+from tests.fakes.memories import InMemoryMemories
 from tests.fakes.models import SilentModels
 from tests.fakes.quotas import InMemoryUsage
 from tests.fakes.rate_windows import InMemoryRateWindows
 from tests.fakes.replicas import InMemoryReplicas
 from tests.fakes.sessions import InMemoryMessages, InMemorySessions
+from tests.fakes.summaries import InMemorySummaries
 from tests.fakes.tenants import InMemoryTenants
 from tests.fakes.tools import InMemoryToolbox
 from tests.fakes.turns import InMemoryTurns
@@ -55,6 +57,8 @@ class Gateway:
     """The application over fakes, served by uvicorn on loopback."""
 
     sessions: InMemorySessions
+    memory: InMemoryMemories
+    summaries: InMemorySummaries
     turns: IdleTurns
     url: str = ""
     ready: bool = True
@@ -70,7 +74,8 @@ def build(admin_key: str | None = ADMIN_KEY) -> Gateway:
     tenants = InMemoryTenants()
     tenants.add("acme", ACME_KEY, models=("m-test", "m-other"))
     tenants.add("other", OTHER_KEY)
-    gateway = Gateway(sessions=InMemorySessions(clock), turns=IdleTurns())
+    sessions = InMemorySessions(clock)
+    gateway = Gateway(sessions=sessions, memory=InMemoryMemories(sessions), summaries=InMemorySummaries(sessions), turns=IdleTurns())
 
     async def readiness() -> bool:
         return gateway.ready
@@ -81,7 +86,9 @@ def build(admin_key: str | None = ADMIN_KEY) -> Gateway:
         tenants=tenants,
         sessions=gateway.sessions,
         messages=InMemoryMessages(gateway.sessions),
-        toolbox=InMemoryToolbox({"time": ("get_time",), "notes": ("write_note", "add_note")}),
+        summaries=gateway.summaries,
+        memory=gateway.memory,
+        toolbox=InMemoryToolbox({"time": ("get_time",), "notes": ("write_note", "add_note"), "recall": ("memory",)}),
         model_clients=SilentModels(),
         turns=gateway.turns,
         usage=InMemoryUsage(InMemoryTurns(gateway.sessions, InMemoryReplicas(clock), clock), clock),

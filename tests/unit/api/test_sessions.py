@@ -33,13 +33,13 @@ async def test_an_empty_body_makes_a_session_with_the_tenants_defaults(gateway: 
     assert session["id"].startswith("sess_")
     assert session["system_prompt"] == "You are a helpful assistant."
     assert session["model"] is None
-    assert session["toolsets"] == ["notes", "time"]
+    assert session["toolsets"] == ["notes", "recall", "time"]
     assert session["metadata"] == {}
     assert session["status"] == "idle"
     assert session["active_turn_id"] is None
     assert session["created_at"].endswith("Z")
     tools = gateway.sessions.stored(SessionId(session["id"])).tools
-    assert [tool["name"] for tool in json.loads(tools)] == ["add_note", "get_time", "write_note"]
+    assert [tool["name"] for tool in json.loads(tools)] == ["add_note", "get_time", "memory", "write_note"]
     assert tools == json.dumps(json.loads(tools), sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -182,7 +182,7 @@ async def test_patch_changes_what_is_given_and_null_restores_the_default(gateway
     assert changed == session | {"toolsets": ["time"], "user": "eve"}
     assert restored["system_prompt"] == "You are a helpful assistant."
     assert (restored["model"], restored["user"], restored["metadata"]) == (None, None, {})
-    assert restored["toolsets"] == ["notes", "time"]
+    assert restored["toolsets"] == ["notes", "recall", "time"]
     assert b"add_note" in gateway.sessions.stored(SessionId(session["id"])).tools
 
 

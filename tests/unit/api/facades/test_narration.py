@@ -102,6 +102,31 @@ def test_an_attempt_that_says_something_else_ends_the_stream(again: list[Event])
     assert told(*deltas("Hello"), AttemptReset(attempt=1), *again)[5] == Diverged()
 
 
+@pytest.mark.parametrize("patient", [False, True])
+def test_an_attempt_that_fails_within_an_answer_in_parts_voids_its_own_part_alone(*, patient: bool) -> None:
+    events: tuple[Event, ...] = (*deltas("One, "), *deltas("tw", 2), AttemptReset(attempt=2), *deltas("two.", 3), said("One, two."))
+    pieces = told(*events, patient=patient)
+    assert texts(pieces) == "One, two."
+    assert not any(isinstance(piece, Diverged) for piece in pieces)
+
+
+def test_a_void_attempt_that_showed_no_text_takes_none_back() -> None:
+    events: tuple[Event, ...] = (
+        *deltas("One, "),
+        AttemptReset(attempt=2),
+        *deltas("two.", 3),
+        AttemptReset(attempt=4),
+        *deltas("Three.", 5),
+    )
+    assert texts(told(*events, said("One, two.Three."))) == "One, two.Three."
+
+
+def test_what_was_said_in_parts_stands_where_the_turn_is_interrupted() -> None:
+    events: tuple[Event, ...] = (*deltas("One, "), *deltas("tw", 2), AttemptReset(attempt=2), interrupted("One, "))
+    pieces = told(*events, patient=True)
+    assert texts(pieces) == "One, "
+
+
 def test_attempts_may_fail_again_and_again() -> None:
     reset = AttemptReset(attempt=1)
     pieces = told(*deltas("abc"), reset, *deltas("ab", 2), reset, *deltas("abcd", 3), reset, *deltas("abcde", 4), said("abcde"))
