@@ -14,23 +14,14 @@ from app.domain.ids import KeyId, ReplicaId, SessionId, TenantId, TurnId
 from app.domain.memory import Memory
 from app.domain.messages import StoredMessage, ToolCall, ToolSpec
 from app.domain.model import ModelChunk, ModelRequest, RouteRef
+from app.domain.openings import NewTurn, Opening, OpenTurn, Replayed
 from app.domain.quotas import DayUse, UsageLine
 from app.domain.recall import Reader, SearchHit, SessionExcerpt
 from app.domain.sessions import NewSession, Page, Session, SessionChange
 from app.domain.summaries import Summary
 from app.domain.tenants import KeyInfo, Principal, Purpose, Tenant, TenantChange, TenantInfo, TenantSpec
 from app.domain.tools import ToolContext, ToolOutcome
-from app.domain.turns import (
-    Commit,
-    DeltaBatch,
-    EventRow,
-    InterruptReason,
-    NewTurn,
-    Opening,
-    OpenTurn,
-    Replayed,
-    TurnView,
-)
+from app.domain.turns import Commit, DeltaBatch, EventRow, InterruptReason, TurnView
 
 
 class Clock(Protocol):

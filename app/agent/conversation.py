@@ -12,7 +12,7 @@ from app.context.summary import block
 from app.domain.compaction import CompactionReason, CompactionResult, ContextState, Room, Thresholds
 from app.domain.messages import Message, StoredMessage
 from app.domain.model import ModelReply
-from app.domain.turns import Kept
+from app.domain.openings import Kept
 
 _UNCALIBRATED_TOKENS = 4_096
 """A mark of fewer tokens says too little about how far estimates are off."""

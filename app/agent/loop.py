@@ -21,9 +21,10 @@ from app.agent.tool_calls import run_tool_calls
 from app.domain.errors import ContextOverflowError
 from app.domain.events import MAX_EVENT_TEXT, AttemptReset, Fact, IterationStarted, ToolStarted
 from app.domain.messages import StoredMessage
+from app.domain.openings import OpenTurn
 from app.domain.tenants import TenantSettings, thresholds_of
 from app.domain.tools import FinishedCall
-from app.domain.turns import MachineState, OpenTurn, PressureLevel, TurnKind
+from app.domain.turns import MachineState, PressureLevel, TurnKind
 from app.ports import Clock, MemoryStore, ModelClient, TodoStore, Toolbox
 
 

@@ -16,8 +16,9 @@ from app.domain.guardrails import GuardrailThresholds
 from app.domain.ids import MessageId, make_id
 from app.domain.messages import Message, StoredMessage, ToolSpec
 from app.domain.model import ModelOptions, ModelReply, ModelRequest, RouteRef
+from app.domain.openings import OpenTurn
 from app.domain.tools import FinishedCall, ToolContext
-from app.domain.turns import Completed, Failed, OpenTurn, PressureLevel
+from app.domain.turns import Completed, Failed, PressureLevel
 from app.ports import Clock, Toolbox
 
 _TOOLS = msgspec.json.Decoder(tuple[ToolSpec, ...])

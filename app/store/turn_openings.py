@@ -7,7 +7,8 @@ import msgspec
 from app.domain.compaction import ContextState
 from app.domain.ids import MessageId, TurnId
 from app.domain.messages import Message, Role, StoredMessage, decode_message, encode_message
-from app.domain.turns import Fence, Kept, MachineState, NewTurn, OpenTurn, TurnState, opened_stateless
+from app.domain.openings import Kept, NewTurn, OpenTurn, opened_stateless
+from app.domain.turns import Fence, MachineState, TurnState
 from app.store import opening_sql as sql
 
 _encode = msgspec.json.Encoder().encode

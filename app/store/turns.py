@@ -13,28 +13,9 @@ from asyncpg import UniqueViolationError
 from app.domain.errors import LeaseLostError
 from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import encode_message
+from app.domain.openings import Busy, NewTurn, NoSession, Opening, OpenTurn, Queued, QueueFull, Replayed, TooManyOpen
 from app.domain.sessions import Page
-from app.domain.turns import (
-    Busy,
-    Commit,
-    DeltaBatch,
-    EventRow,
-    Fence,
-    InterruptReason,
-    MachineState,
-    NewTurn,
-    NoSession,
-    Opening,
-    OpenTurn,
-    Queued,
-    QueueFull,
-    Replayed,
-    RowKind,
-    TooManyOpen,
-    TurnRequest,
-    TurnState,
-    TurnView,
-)
+from app.domain.turns import Commit, DeltaBatch, EventRow, Fence, InterruptReason, MachineState, RowKind, TurnRequest, TurnState, TurnView
 from app.store import compaction_sql, opening_sql
 from app.store import turn_sql as sql
 from app.store.engine import Database

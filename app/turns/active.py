@@ -5,8 +5,9 @@ import logging
 
 from app.domain.errors import UnavailableError
 from app.domain.ids import ReplicaId, TurnId
+from app.domain.openings import OpenTurn
 from app.domain.tenants import Tenant
-from app.domain.turns import InterruptReason, OpenTurn
+from app.domain.turns import InterruptReason
 from app.ports import Clock, ReplicaStore
 from app.turns.runner import RunnerParts, TurnRunner
 

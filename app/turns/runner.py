@@ -29,6 +29,7 @@ from app.domain.events import (
 from app.domain.ids import MessageId, make_id
 from app.domain.messages import Message, StoredMessage
 from app.domain.model import MessageDelta
+from app.domain.openings import OpenTurn
 from app.domain.tenants import Purpose, Tenant
 from app.domain.terminal_events import terminal_event
 from app.domain.tools import INTERRUPTED_OUTPUT
@@ -40,7 +41,6 @@ from app.domain.turns import (
     Interrupted,
     InterruptReason,
     MachineState,
-    OpenTurn,
     Outcome,
     TurnKind,
     TurnState,

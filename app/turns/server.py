@@ -12,8 +12,9 @@ from typing import Any
 
 from app.domain.errors import UnavailableError
 from app.domain.ids import ReplicaId, TenantId, TurnId
+from app.domain.openings import NewTurn, Opening, OpenTurn
 from app.domain.tenants import Tenant
-from app.domain.turns import InterruptReason, NewTurn, Opening, OpenTurn, TurnState, TurnView
+from app.domain.turns import InterruptReason, TurnState, TurnView
 from app.ports import (
     Clock,
     MemoryStore,

@@ -8,31 +8,11 @@ from app.domain.errors import ConflictError, InvalidRequestError, NotFoundError,
 from app.domain.events import Event, FrameEncoder, IterationStarted, TurnQueued, TurnStarted
 from app.domain.ids import MessageId, SessionId, TenantId, TurnId, make_id
 from app.domain.model import RouteRef
+from app.domain.openings import Busy, NewTurn, NoSession, Opening, OpenTurn, Queued, QueueFull, Replayed, StatelessCall, TooManyOpen
 from app.domain.quotas import QuotaState
 from app.domain.sessions import Page
 from app.domain.tenants import Purpose, Tenant
-from app.domain.turns import (
-    SEQ_GAP,
-    Busy,
-    EventRow,
-    InterruptReason,
-    NewTurn,
-    NoSession,
-    OnBusy,
-    OnDisconnect,
-    Opening,
-    OpenTurn,
-    Queued,
-    QueueFull,
-    Replayed,
-    RowKind,
-    StatelessCall,
-    TooManyOpen,
-    TurnKind,
-    TurnRequest,
-    TurnState,
-    TurnView,
-)
+from app.domain.turns import SEQ_GAP, EventRow, InterruptReason, OnBusy, OnDisconnect, RowKind, TurnKind, TurnRequest, TurnState, TurnView
 from app.ports import Clock, ModelClients, TurnStore
 from app.turns.counters import Counters
 from app.turns.quotas import Quotas, too_many_open, within

@@ -12,7 +12,8 @@ from app.domain.errors import LeaseLostError, UnavailableError
 from app.domain.events import Fact, TerminalEvent
 from app.domain.messages import StoredMessage
 from app.domain.model import Delta
-from app.domain.turns import Closing, Commit, Compaction, EventRow, MachineState, NewMessage, OpenTurn, RowKind, TurnState
+from app.domain.openings import OpenTurn
+from app.domain.turns import Closing, Commit, Compaction, EventRow, MachineState, NewMessage, RowKind, TurnState
 from app.ports import Clock, TurnStore
 from app.turns.counters import Counters
 from app.turns.event_log import EventLog

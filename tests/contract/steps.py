@@ -2,17 +2,8 @@
 
 from app.domain.events import FrameEncoder, IterationStarted
 from app.domain.ids import ReplicaId, SessionId, TenantId
-from app.domain.turns import (
-    Closing,
-    Commit,
-    DeltaBatch,
-    EventRow,
-    MachineState,
-    NewMessage,
-    OpenTurn,
-    RowKind,
-    TurnState,
-)
+from app.domain.openings import OpenTurn
+from app.domain.turns import Closing, Commit, DeltaBatch, EventRow, MachineState, NewMessage, RowKind, TurnState
 from app.ports import TurnStore
 from tests.integration.store.builders import A, a_turn
 

@@ -10,7 +10,8 @@ from app.domain.errors import LeaseLostError
 from app.domain.ids import MessageId, SessionId, TenantId
 from app.domain.messages import Message, MessageKind, Role
 from app.domain.model import Usage
-from app.domain.turns import Closing, Commit, Compaction, Kept, NewMessage, OnBusy, OpenTurn, TurnKind, TurnRequest, TurnState
+from app.domain.openings import Kept, OpenTurn
+from app.domain.turns import Closing, Commit, Compaction, NewMessage, OnBusy, TurnKind, TurnRequest, TurnState
 from app.ports import TurnStore
 from tests.contract.steps import DONE, opened, step
 from tests.contract.worlds import World, new_session

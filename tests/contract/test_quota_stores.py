@@ -6,7 +6,8 @@ import pytest
 
 from app.domain.ids import SessionId, TenantId
 from app.domain.model import Usage
-from app.domain.turns import MachineState, NewTurn, OnBusy, OpenTurn, Queued, Replayed, TooManyOpen, TurnState
+from app.domain.openings import NewTurn, OpenTurn, Queued, Replayed, TooManyOpen
+from app.domain.turns import MachineState, OnBusy, TurnState
 from app.ports import TurnStore
 from tests.contract.steps import DONE, STOPPED, opened, step
 from tests.contract.worlds import World, new_session

@@ -6,8 +6,8 @@ import pytest
 from app.domain.errors import ConflictError
 from app.domain.ids import SessionId
 from app.domain.messages import Message, MessageKind, Role, ToolCall
+from app.domain.openings import OpenTurn
 from app.domain.sessions import SessionChange
-from app.domain.turns import OpenTurn
 from tests.contract.worlds import World, new_session
 from tests.integration.store.builders import a_turn, an_id
 

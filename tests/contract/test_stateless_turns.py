@@ -9,19 +9,8 @@ from app.domain.errors import LeaseLostError
 from app.domain.events import FrameEncoder, IterationStarted
 from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import Message, Role, ToolCall
-from app.domain.turns import (
-    EventRow,
-    InterruptReason,
-    NewMessage,
-    NewTurn,
-    OpenTurn,
-    Replayed,
-    RowKind,
-    StatelessCall,
-    TooManyOpen,
-    TurnRequest,
-    TurnState,
-)
+from app.domain.openings import NewTurn, OpenTurn, Replayed, StatelessCall, TooManyOpen
+from app.domain.turns import EventRow, InterruptReason, NewMessage, RowKind, TurnRequest, TurnState
 from app.ports import TurnStore
 from tests.contract.steps import DONE, STOPPED, deltas, opened, step
 from tests.contract.worlds import World

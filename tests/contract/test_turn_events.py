@@ -3,12 +3,7 @@
 import msgspec
 
 from app.domain.ids import SessionId, TenantId, TurnId
-from app.domain.turns import (
-    SEQ_GAP,
-    InterruptReason,
-    RowKind,
-    TurnState,
-)
+from app.domain.turns import SEQ_GAP, InterruptReason, RowKind, TurnState
 from app.ports import TurnStore
 from tests.contract.steps import DONE, deltas, opened, step
 from tests.contract.worlds import World, new_session

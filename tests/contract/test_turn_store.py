@@ -8,22 +8,8 @@ import pytest
 from app.domain.errors import LeaseLostError
 from app.domain.ids import MessageId, SessionId, TenantId
 from app.domain.messages import Message, MessageKind, Role, ToolCall
-from app.domain.turns import (
-    Busy,
-    Commit,
-    EventRow,
-    InterruptReason,
-    MachineState,
-    NewMessage,
-    NoSession,
-    OnBusy,
-    OpenTurn,
-    Queued,
-    QueueFull,
-    Replayed,
-    RowKind,
-    TurnState,
-)
+from app.domain.openings import Busy, NoSession, OpenTurn, Queued, QueueFull, Replayed
+from app.domain.turns import Commit, EventRow, InterruptReason, MachineState, NewMessage, OnBusy, RowKind, TurnState
 from app.ports import TurnStore
 from tests.contract.steps import DONE, STOPPED, deltas, opened, step
 from tests.contract.worlds import TTL_S, World, new_session

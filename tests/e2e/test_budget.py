@@ -9,12 +9,13 @@ from app.domain.model import ApiMode
 from app.domain.tenants import Prices, TenantSettings
 from app.simulator import RawScript, raw_script
 from app.simulator.log import RecordedRequest
-from tests.e2e.chains import Link, chain, chain_spec, every_mode, goes_on, problems
+from tests.e2e.chains import Link, chain_spec, every_mode, goes_on, problems
 from tests.e2e.harness import Client, Frame
 from tests.e2e.operator_tools import runs
 from tests.e2e.prefix import prefix_breaks
 from tests.e2e.scenes import now, of_type
 from tests.e2e.stage import Stage
+from tests.e2e.steady import DEADLINES, steady
 from tests.e2e.wire_modes import WRITERS, Call
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -52,7 +53,7 @@ async def last_results(client: Client, session: str) -> list[str]:
 async def test_a_closing_call_that_asks_for_tools_again(stage: Stage, mode: ApiMode) -> None:
     """Three iterations and exactly one closing call; what that one asks for is neither run nor stored."""
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url, mode=mode)) as client:
+    async with steady(stage, mode) as client:
         session = await client.session()
         provider.play(*(calls_again(mode, number) for number in range(4)))
         frames = await client.run(session, "Look.", max_iterations=3)
@@ -77,7 +78,7 @@ async def test_a_closing_call_that_asks_for_tools_again(stage: Stage, mode: ApiM
 @every_mode
 async def test_the_model_is_told_in_its_results_and_the_client_by_events(stage: Stage, mode: ApiMode) -> None:
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url, mode=mode)) as client:
+    async with steady(stage, mode) as client:
         session = await client.session(toolsets=["operator"])
         frames = await client.run(session, '[[sim tool=now rounds=20 text="Summed up."]]', max_iterations=10)
         assert frames[-1].data["output"] == "Summed up."
@@ -102,7 +103,7 @@ def limits_of(requests: list[RecordedRequest], mode: ApiMode) -> list[int]:
 @every_mode
 async def test_a_budget_of_tokens_is_kept(stage: Stage, mode: ApiMode) -> None:
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url, mode=mode), output_tokens=800) as client:
+    async with steady(stage, mode, output_tokens=800) as client:
         session = await client.session(toolsets=["operator"])
         text = '[[sim tool=now rounds=80 usage=2000/100 text="Summed up."]]'
         frames = await client.run(session, text, max_tokens=20_000)
@@ -120,7 +121,7 @@ async def test_a_budget_of_tokens_is_kept(stage: Stage, mode: ApiMode) -> None:
 
 async def test_the_output_of_a_call_is_limited_to_the_rest_of_the_tokens(stage: Stage) -> None:
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url), output_tokens=4_000) as client:
+    async with steady(stage, output_tokens=4_000) as client:
         session = await client.session(toolsets=[])
         frames = await client.run(session, "[[sim tokens=20]]", max_tokens=1_000)
         (request,) = provider.requests
@@ -131,7 +132,7 @@ async def test_the_output_of_a_call_is_limited_to_the_rest_of_the_tokens(stage: 
 
 async def test_a_budget_that_pays_no_call_asks_nobody(stage: Stage) -> None:
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url)) as client:
+    async with steady(stage) as client:
         session = await client.session()
         frames = await client.run(session, "hello", max_tokens=10)
         assert list(provider.requests) == []
@@ -143,7 +144,7 @@ async def test_a_budget_that_pays_no_call_asks_nobody(stage: Stage) -> None:
 @every_mode
 async def test_a_budget_of_money_is_kept(stage: Stage, mode: ApiMode) -> None:
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url, mode=mode, route={"prices": PRICES})) as client:
+    async with steady(stage, mode, prices=PRICES) as client:
         session = await client.session(toolsets=["operator"])
         text = '[[sim tool=now rounds=80 usage=1900/100 text="Summed up."]]'
         frames = await client.run(session, text, max_cost_usd=0.3)
@@ -157,7 +158,7 @@ async def test_the_tenants_limits_are_the_upper_bound(stage: Stage) -> None:
     name = f"limited-{next(stage.numbers)}"
     key = f"agw_test-key-of-{name}-0123456789"
     settings = TenantSettings(max_tokens_per_turn=9_000, max_cost_usd_per_turn=5.0)
-    spec = msgspec.structs.replace(chain_spec(name, key, [Link(url=provider.base_url)]), settings=settings)
+    spec = msgspec.structs.replace(chain_spec(name, key, [Link(url=provider.base_url)], **DEADLINES), settings=settings)
     await stage.replica.gateway.tenants.apply(spec, generate_key=False)
     async with stage.replica.client(key) as client:
         session = await client.session(toolsets=["operator"])
@@ -171,7 +172,7 @@ async def test_the_tenants_limits_are_the_upper_bound(stage: Stage) -> None:
 @pytest.mark.parametrize("field", ["max_tokens", "max_cost_usd"])
 @pytest.mark.parametrize("value", [0, -1, "many"])
 async def test_a_budget_that_is_none_is_refused(stage: Stage, field: str, value: object) -> None:
-    async with chain(stage, Link(url=stage.provider.base_url)) as client:
+    async with steady(stage) as client:
         session = await client.session()
         response = await client.http.post(f"/sessions/{session}/turns", json={"input": "hello", field: value})
         assert response.status_code == 422
@@ -181,7 +182,7 @@ async def test_a_budget_that_is_none_is_refused(stage: Stage, field: str, value:
 @every_mode
 async def test_an_interrupt_reaches_the_closing_call(stage: Stage, mode: ApiMode) -> None:
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url, mode=mode)) as client:
+    async with steady(stage, mode) as client:
         session = await client.session()
         async with client.turn(session, "[[sim tool=now rounds=9 tokens=400 pace_ms=20]]", max_iterations=1) as stream:
             await stream.until("budget.warning")

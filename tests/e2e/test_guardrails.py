@@ -14,11 +14,12 @@ from app.domain.model import ApiMode
 from app.domain.tenants import TenantSettings
 from app.simulator.server import Simulator
 from tests.e2e import watching_tools
-from tests.e2e.chains import Link, chain, chain_spec, every_mode, goes_on, problems
+from tests.e2e.chains import Link, chain_spec, every_mode, goes_on, problems
 from tests.e2e.harness import Client, Frame, replica
 from tests.e2e.prefix import prefix_breaks
 from tests.e2e.scenes import of_type
 from tests.e2e.stage import Stage
+from tests.e2e.steady import DEADLINES, steady
 from tests.postgres import PostgresServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -50,7 +51,7 @@ async def guarded(stage: Stage, mode: ApiMode = ApiMode.CHAT_COMPLETIONS, thresh
     """A client of a new tenant with these guardrails."""
     name = f"guarded-{next(stage.numbers)}"
     key = f"agw_test-key-of-{name}-0123456789"
-    spec = chain_spec(name, key, [Link(url=stage.provider.base_url, mode=mode)])
+    spec = chain_spec(name, key, [Link(url=stage.provider.base_url, mode=mode)], **DEADLINES)
     await stage.replica.gateway.tenants.apply(
         msgspec.structs.replace(spec, settings=TenantSettings(guardrails=thresholds)), generate_key=False
     )
@@ -204,8 +205,7 @@ async def test_invented_tools_three_times_running_end_the_turn(watched: Stage, m
 async def test_calls_that_are_announced_and_missing_do_not_go_on_without_end(watched: Stage, mode: ApiMode) -> None:
     """Each protocol has its own word for it; where it has none an answer without content is the same thing (C007)."""
     provider = watched.provider
-    route = Link(url=provider.base_url, mode=mode)
-    async with chain(watched, route, route, max_attempts=1) as client:
+    async with steady(watched, mode, routes=2, max_attempts=1) as client:
         session = await client.session()
         script = "empty" if mode is ApiMode.RESPONSES else 'text="" finish=tool_calls'
         provider.play(*[script] * 20)

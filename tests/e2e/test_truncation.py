@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from app.domain.model import ApiMode
-from tests.e2e.chains import Link, chain, every_mode, goes_on, problems
+from tests.e2e.chains import every_mode, goes_on, problems
 from tests.e2e.harness import Client, Frame
 from tests.e2e.operator_tools import runs
 from tests.e2e.prefix import prefix_breaks
 from tests.e2e.scenes import now, of_type
 from tests.e2e.stage import Stage
+from tests.e2e.steady import steady
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -40,7 +41,7 @@ def completed(frames: list[Frame]) -> list[str]:
 @every_mode
 async def test_cut_text_is_one_answer_to_people_and_parts_to_the_model(stage: Stage, mode: ApiMode) -> None:
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url, mode=mode)) as client:
+    async with steady(stage, mode) as client:
         session = await client.session()
         provider.play(cut("One, "), cut("two, "), said("three."))
         frames = await client.run(session, "Count.")
@@ -58,7 +59,7 @@ async def test_cut_text_is_one_answer_to_people_and_parts_to_the_model(stage: St
 @every_mode
 async def test_the_fourth_cut_fails_with_the_whole_text(stage: Stage, mode: ApiMode) -> None:
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url, mode=mode)) as client:
+    async with steady(stage, mode) as client:
         session = await client.session()
         provider.play(cut("One, "), cut("two, "), cut("three, "), cut("four"), said("Never said."))
         frames = await client.run(session, "Count.")
@@ -73,7 +74,7 @@ async def test_the_fourth_cut_fails_with_the_whole_text(stage: Stage, mode: ApiM
 async def test_a_cut_call_does_not_run_and_is_asked_for_again(stage: Stage, mode: ApiMode) -> None:
     """The arguments of what was cut may be readable (C016): it is not run all the same, and it is paid for."""
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url, mode=mode), output_tokens=100, max_output_tokens=1_000) as client:
+    async with steady(stage, mode, output_tokens=100, max_output_tokens=1_000) as client:
         session = await client.session()
         provider.play(f"{CUT_SAVE} usage=9/64", f"{CUT_SAVE} usage=9/64", SAVE, said("Saved."))
         frames = await client.run(session, "Save it.")
@@ -92,7 +93,7 @@ async def test_a_cut_call_does_not_run_and_is_asked_for_again(stage: Stage, mode
 @every_mode
 async def test_a_call_that_is_cut_at_the_largest_limit_fails(stage: Stage, mode: ApiMode) -> None:
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url, mode=mode), output_tokens=100, max_output_tokens=300) as client:
+    async with steady(stage, mode, output_tokens=100, max_output_tokens=300) as client:
         session = await client.session()
         provider.play(*[CUT_SAVE] * 8)
         frames = await client.run(session, "Save it.")
@@ -106,7 +107,7 @@ async def test_a_call_that_is_cut_at_the_largest_limit_fails(stage: Stage, mode:
 @every_mode
 async def test_reasoning_that_ate_the_output_is_asked_for_again(stage: Stage, mode: ApiMode) -> None:
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url, mode=mode), output_tokens=100) as client:
+    async with steady(stage, mode, output_tokens=100) as client:
         session = await client.session()
         provider.play('reasoning=20 text="" finish=length', 'reasoning=2 text="Four."')
         frames = await client.run(session, "Two and two?")
@@ -118,7 +119,7 @@ async def test_reasoning_that_ate_the_output_is_asked_for_again(stage: Stage, mo
 @every_mode
 async def test_a_text_may_go_on_with_calls(stage: Stage, mode: ApiMode) -> None:
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url, mode=mode)) as client:
+    async with steady(stage, mode) as client:
         session = await client.session()
         provider.play(cut("Let me "), f'preamble="save it." {SAVE}', cut("Saved"), said(", I think."))
         frames = await client.run(session, "Save it.")
@@ -137,7 +138,7 @@ async def test_a_text_may_go_on_with_calls(stage: Stage, mode: ApiMode) -> None:
 @every_mode
 async def test_parts_use_up_the_budget_and_the_closing_call_brings_the_last(stage: Stage, mode: ApiMode) -> None:
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url, mode=mode)) as client:
+    async with steady(stage, mode) as client:
         session = await client.session()
         provider.play(cut("One, "), cut("two, "), cut("three"))
         frames = await client.run(session, "Count.", max_iterations=2)
@@ -153,7 +154,7 @@ async def test_parts_use_up_the_budget_and_the_closing_call_brings_the_last(stag
 @every_mode
 async def test_an_interrupt_in_the_middle_has_what_was_said_before(stage: Stage, mode: ApiMode, *, keep: bool) -> None:
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url, mode=mode)) as client:
+    async with steady(stage, mode) as client:
         session = await client.session(keep_interrupted_text=keep)
         provider.play(cut("One, "), "tokens=400 pace_ms=20")
         async with client.turn(session, "Count.") as stream:
@@ -172,7 +173,7 @@ async def test_an_interrupt_in_the_middle_has_what_was_said_before(stage: Stage,
 @every_mode
 async def test_a_failure_in_the_middle_has_what_was_said_before(stage: Stage, mode: ApiMode) -> None:
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url, mode=mode), max_attempts=1) as client:
+    async with steady(stage, mode, max_attempts=1) as client:
         session = await client.session()
         provider.play(cut("One, "), "status=500", "status=500", "status=500")
         frames = await client.run(session, "Count.")
@@ -199,7 +200,7 @@ def streamed(body: str) -> tuple[str, str]:
 @pytest.mark.parametrize("limit", [{"max_tokens": 50}, {"max_completion_tokens": 50}], ids=lambda limit: next(iter(limit)))
 async def test_a_completion_with_a_limit_of_its_caller_ends_there(stage: Stage, limit: dict[str, int]) -> None:
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url)) as client:
+    async with steady(stage) as client:
         provider.play(*[cut("One, ")] * 2)
         whole = await client.http.post("/v1/chat/completions", json=completion("Count.", **limit))
         (choice,) = whole.json()["choices"]
@@ -211,7 +212,7 @@ async def test_a_completion_with_a_limit_of_its_caller_ends_there(stage: Stage, 
 
 async def test_a_completion_without_a_limit_is_continued(stage: Stage) -> None:
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url)) as client:
+    async with steady(stage) as client:
         provider.play(*[cut("One, "), cut("two, "), said("three.")] * 2)
         whole = await client.http.post("/v1/chat/completions", json=completion("Count."))
         (choice,) = whole.json()["choices"]
@@ -223,8 +224,7 @@ async def test_a_completion_without_a_limit_is_continued(stage: Stage) -> None:
 
 async def test_a_stream_that_breaks_in_a_later_part_repeats_only_that_part(stage: Stage) -> None:
     provider = stage.provider
-    route = Link(url=provider.base_url)
-    async with chain(stage, route, route) as client:
+    async with steady(stage, routes=2) as client:
         provider.play(cut("One, "), 'text="two and three." pace_ms=5 drop_after=1', said("two and three."))
         stream = await client.http.post("/v1/chat/completions", json=completion("Count.", stream=True))
         assert streamed(stream.text) == ("One, two and three.", "stop")
@@ -233,7 +233,7 @@ async def test_a_stream_that_breaks_in_a_later_part_repeats_only_that_part(stage
 @every_mode
 async def test_a_response_of_the_other_facade_is_continued_too(stage: Stage, mode: ApiMode) -> None:
     provider = stage.provider
-    async with chain(stage, Link(url=provider.base_url, mode=mode)) as client:
+    async with steady(stage, mode) as client:
         provider.play(cut("One, "), said("two."), cut("One, "))
         answer = (await client.http.post("/v1/responses", json={"model": "default", "input": "Count."})).json()
         assert answer["status"] == "completed"

@@ -14,32 +14,34 @@ from typing_extensions import override
 from app.domain.errors import LeaseLostError
 from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import StoredMessage
-from app.domain.sessions import Page
-from app.domain.turns import (
+from app.domain.openings import (
     NOTHING_KEPT,
-    SEQ_GAP,
     Busy,
-    Commit,
-    DeltaBatch,
-    EventRow,
-    Fence,
-    InterruptReason,
     Kept,
-    MachineState,
-    NewMessage,
     NewTurn,
     NoSession,
-    OnBusy,
     Opening,
     OpenTurn,
     Queued,
     QueueFull,
     Replayed,
-    RowKind,
     TooManyOpen,
+    opened_stateless,
+)
+from app.domain.sessions import Page
+from app.domain.turns import (
+    SEQ_GAP,
+    Commit,
+    DeltaBatch,
+    EventRow,
+    Fence,
+    InterruptReason,
+    MachineState,
+    NewMessage,
+    OnBusy,
+    RowKind,
     TurnState,
     TurnView,
-    opened_stateless,
 )
 from app.ports import Clock, TurnStore
 from tests.fakes.replicas import InMemoryReplicas, away

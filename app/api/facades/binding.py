@@ -16,8 +16,9 @@ from app.domain.errors import InvalidRequestError, NotFoundError
 from app.domain.ids import SessionId
 from app.domain.messages import Content, ContentPart, Message, Role, ToolSpec, canonical_json
 from app.domain.model import ModelOptions
+from app.domain.openings import StatelessCall
 from app.domain.tenants import Purpose, Tenant
-from app.domain.turns import StatelessCall, TurnRequest
+from app.domain.turns import TurnRequest
 from app.turns.service import Started
 
 DEFAULT_MODEL = "default"

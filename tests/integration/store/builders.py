@@ -6,7 +6,8 @@ from sqlalchemy import text
 
 from app.domain.events import FrameEncoder, IterationStarted
 from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId, make_id
-from app.domain.turns import EventRow, NewTurn, OnBusy, RowKind, TurnRequest
+from app.domain.openings import NewTurn
+from app.domain.turns import EventRow, OnBusy, RowKind, TurnRequest
 from app.store.engine import Database
 
 A = ReplicaId("rep_a")

@@ -3,7 +3,7 @@ import asyncio
 from sqlalchemy import text
 
 from app.domain.messages import Message, Role, encode_message
-from app.domain.turns import OpenTurn
+from app.domain.openings import OpenTurn
 from app.store.engine import Database
 from app.store.turns import TurnRepository
 from tests.integration.store.builders import a_session, a_tenant, a_turn, an_id

@@ -9,8 +9,9 @@ from sqlalchemy import text
 
 from app.domain.delivery import Booked, Limit, Refused
 from app.domain.model import RouteRef, Usage
+from app.domain.openings import OpenTurn, TooManyOpen
 from app.domain.quotas import UsageLine
-from app.domain.turns import MachineState, OpenTurn, RouteUse, TooManyOpen
+from app.domain.turns import MachineState, RouteUse
 from app.store.engine import Database
 from app.store.rate_windows import RateWindows
 from app.store.turns import TurnRepository

@@ -6,7 +6,8 @@ from sqlalchemy import text
 
 from app.domain.ids import MessageId, TenantId, TurnId
 from app.domain.messages import Message, Role
-from app.domain.turns import EventRow, NewTurn, OpenTurn, RowKind, StatelessCall, TurnRequest
+from app.domain.openings import NewTurn, OpenTurn, StatelessCall
+from app.domain.turns import EventRow, RowKind, TurnRequest
 from app.store.engine import Database
 from app.store.turns import TurnRepository
 from tests.contract.steps import DONE, step

@@ -21,9 +21,10 @@ from app.domain.guardrails import GuardrailThresholds, ToolTraits
 from app.domain.ids import MessageId, ProviderId, ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import Message, Role, StoredMessage, ToolCall, ToolSpec
 from app.domain.model import NO_OPTIONS, ApiMode, FinishReason, ModelChunk, ModelReply, ModelRequest, RouteRef, Usage
+from app.domain.openings import NOTHING_KEPT, OpenTurn
 from app.domain.tenants import Provider, Route, TenantSettings
 from app.domain.tools import ToolContext, ToolOutcome
-from app.domain.turns import NOTHING_KEPT, Compaction, CompletedReason, Fence, MachineState, OpenTurn, TurnRequest
+from app.domain.turns import Compaction, CompletedReason, Fence, MachineState, TurnRequest
 from app.ports import ModelClient, Toolbox
 from app.providers.modes.anthropic_messages import encoder as messages_mode
 from app.providers.modes.chat_completions import encoder as chat_mode

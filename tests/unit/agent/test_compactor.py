@@ -19,7 +19,8 @@ from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
 from app.domain.memory import Memory
 from app.domain.messages import Message, MessageKind, StoredMessage
 from app.domain.model import FailureReason, RouteRef
-from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, Fence, Kept, MachineState, OpenTurn, TurnRequest
+from app.domain.openings import Kept, OpenTurn
+from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, Fence, MachineState, TurnRequest
 from app.ports import MemoryStore, TodoStore
 from tests.fakes.clock import HandClock
 from tests.fakes.scripted_model import Script, ScriptedModel, reply

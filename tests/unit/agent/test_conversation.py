@@ -4,7 +4,7 @@ from app.agent.conversation import Conversation
 from app.context import tokens
 from app.domain.compaction import CompactionReason, CompactionResult, ContextMark, ContextState, Fruitless, ResultClip, Room, Thresholds
 from app.domain.model import FinishReason, ModelReply, Usage
-from app.domain.turns import Kept
+from app.domain.openings import Kept
 from tests.fakes.scripted_model import PRIMARY
 from tests.unit.context.rows import said, stored, user
 

@@ -13,15 +13,7 @@ from app.domain.messages import Message, MessageKind, Role, ToolCall
 from app.domain.model import ApiMode, ModelRequest
 from app.domain.tenants import Provider, Route
 from app.domain.tools import INTERRUPTED_OUTPUT
-from app.domain.turns import (
-    Completed,
-    CompletedReason,
-    Failed,
-    FailedReason,
-    Interrupted,
-    InterruptReason,
-    Outcome,
-)
+from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, Interrupted, InterruptReason, Outcome
 from app.providers.modes.chat_completions import ChatCompletions
 from app.simulator.chat_rules import chat_problems
 

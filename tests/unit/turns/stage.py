@@ -11,10 +11,11 @@ from app.domain.events import FrameEncoder, IterationStarted, TurnCompleted, fra
 from app.domain.ids import MessageId, ReplicaId, SessionId, TurnId
 from app.domain.messages import Message, MessageKind, Role, StoredMessage, ToolCall
 from app.domain.model import FinishReason, MessageDelta, ModelChunk, ModelReply, ModelRequest, RouteRef, Usage
+from app.domain.openings import NewTurn, OpenTurn
 from app.domain.sessions import NewSession
 from app.domain.tenants import Purpose, Tenant
 from app.domain.tools import ToolContext, ToolOutcome
-from app.domain.turns import EventRow, MachineState, NewTurn, OnBusy, OpenTurn, RowKind, TurnRequest, TurnState
+from app.domain.turns import EventRow, MachineState, OnBusy, RowKind, TurnRequest, TurnState
 from app.ports import ModelClient, ModelClients, Wakeups
 from app.turns.counters import Counters
 from app.turns.event_log import EventLog

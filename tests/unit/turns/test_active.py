@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from app.domain.turns import InterruptReason, OpenTurn, TurnState
+from app.domain.openings import OpenTurn
+from app.domain.turns import InterruptReason, TurnState
 from app.turns.active import HAND_OVER_S, Departure
 from app.turns.server import TurnServer
 from tests.fakes.clock import settle

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from app.domain.errors import UnavailableError
 from app.domain.events import AttemptReset, frame_seq
-from app.domain.turns import MachineState, OpenTurn
+from app.domain.openings import OpenTurn
+from app.domain.turns import MachineState
 from app.turns.writer import TurnWriter
 from tests.fakes.clock import settle
 from tests.unit.turns.stage import TTL_S, A, B, Reader, Replica, Stage, close, deltas, fact, run_tail, types

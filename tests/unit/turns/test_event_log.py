@@ -7,7 +7,8 @@ import pytest
 
 from app.domain.errors import UnavailableError
 from app.domain.events import AttemptReset, frame_seq
-from app.domain.turns import SEQ_GAP, MachineState, OpenTurn
+from app.domain.openings import OpenTurn
+from app.domain.turns import SEQ_GAP, MachineState
 from app.turns.live import TAIL_BYTES
 from app.turns.writer import TurnWriter
 from tests.fakes.clock import settle

@@ -8,9 +8,10 @@ import pytest
 from app.domain.errors import ConflictError, NotFoundError, QuotaExceededError, UnavailableError
 from app.domain.ids import SessionId
 from app.domain.model import Usage
+from app.domain.openings import OpenTurn
 from app.domain.quotas import QuotaPolicy
 from app.domain.tenants import TenantSettings
-from app.domain.turns import Commit, EventRow, MachineState, OnBusy, OpenTurn, RowKind, TurnRequest
+from app.domain.turns import Commit, EventRow, MachineState, OnBusy, RowKind, TurnRequest
 from app.turns.service import Started, Turns
 from tests.contract.steps import DONE
 from tests.unit.turns.stage import Stage, Talker

@@ -9,7 +9,8 @@ from typing_extensions import override
 
 from app.domain.ids import ReplicaId, SessionId, TurnId
 from app.domain.messages import StoredMessage
-from app.domain.turns import SEQ_GAP, InterruptReason, NewTurn, OnBusy, OpenTurn, Queued, TurnState
+from app.domain.openings import NewTurn, OpenTurn, Queued
+from app.domain.turns import SEQ_GAP, InterruptReason, OnBusy, TurnState
 from app.turns.server import RECOVER_LIMIT, TurnServer
 from tests.fakes.clock import settle
 from tests.fakes.sessions import InMemoryMessages

@@ -8,7 +8,8 @@ import pytest
 
 from app.domain.errors import UnavailableError
 from app.domain.messages import Message, Role, ToolSpec
-from app.domain.turns import CompletedReason, InterruptReason, StatelessCall, TurnRequest, TurnState
+from app.domain.openings import StatelessCall
+from app.domain.turns import CompletedReason, InterruptReason, TurnRequest, TurnState
 from app.turns.server import TurnServer
 from app.turns.service import Started, Turns
 from tests.fakes.clock import settle

@@ -6,7 +6,8 @@ from typing_extensions import override
 
 from app.domain.errors import UnavailableError
 from app.domain.ids import TurnId
-from app.domain.turns import DeltaBatch, EventRow, OpenTurn, RowKind
+from app.domain.openings import OpenTurn
+from app.domain.turns import DeltaBatch, EventRow, RowKind
 from app.turns.stored_tail import CURSORS, GAP_S, StoredTail
 from tests.fakes.clock import HandClock, settle
 from tests.fakes.turns import InMemoryTurns

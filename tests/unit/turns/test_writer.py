@@ -4,7 +4,8 @@ import pytest
 
 from app.domain.errors import LeaseLostError
 from app.domain.events import TurnQueued, frame_seq
-from app.domain.turns import MachineState, OpenTurn, RowKind, TurnState
+from app.domain.openings import OpenTurn
+from app.domain.turns import MachineState, RowKind, TurnState
 from app.turns.live import MAX_UNSTORED_BYTES
 from app.turns.writer import RETRY_S, TurnWriter, uninterrupted
 from tests.fakes.clock import settle

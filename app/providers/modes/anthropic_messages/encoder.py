@@ -25,6 +25,8 @@ _MARKER: Final = b',"cache_control":{"type":"ephemeral"}}'
 _BEGINNING: Final = text_block("[The conversation begins here.]")
 """Stands before an assistant's message that would be the first one: the API wants a user's."""
 _EMPTY: Final = text_block("[empty message]")
+_GONE: Final = "Not available any more."
+_NO_CALLS: Final = b',"tool_choice":{"type":"none"}'
 _NO_DETAILS: Final = b'"No details were given."'
 """Of a failed call: the API refuses an error without content."""
 _USER: Final = b"user"
@@ -38,7 +40,10 @@ def encode_request(route: Route, request: ModelRequest) -> bytes:
     """Return the body of ``request`` for ``route``; equal values give equal bytes."""
     options = request.options
     limit = route.output_limit(options)
+    tools = _tools.encode(request.tools) if request.tools else _encode_past_tools(request.messages)
     asked = b"" if options is NO_OPTIONS else _encode_options(options, offers_tools=bool(request.tools))
+    if tools and not request.tools:
+        asked += _NO_CALLS
     conversation = _Conversation(route.origin)
     for message in request.messages:
         conversation.add(message)
@@ -46,14 +51,19 @@ def encode_request(route: Route, request: ModelRequest) -> bytes:
         encode_json(route.model),
         limit,
         asked,
-        _encode_static(request),
+        _encode_static(request, tools),
         b",".join(conversation.encode(MARKED_MESSAGES - bool(request.summary))),
     )
 
 
-def _encode_static(request: ModelRequest) -> bytes:
+def _encode_past_tools(messages: Sequence[Message]) -> bytes:
+    """Stand-ins for the tools that were called, where none is offered any more: the API refuses calls in a history without tools."""
+    names = sorted({legal_tool_name(call.name) for message in messages for call in message.tool_calls})
+    return encode_json([_tool(ToolSpec(name=name, description=_GONE, parameters={})) for name in names]) if names else b""
+
+
+def _encode_static(request: ModelRequest, tools: bytes) -> bytes:
     """Tools, system prompt and summary, with a cache marker behind the prompt and one behind the summary, which changes more often."""
-    tools = _tools.encode(request.tools) if request.tools else b""
     blocks = [_marked(text_block(text)) for text in (request.system, request.summary) if text.strip()]
     if blocks:
         system = b',"system":[%b]' % b",".join(blocks)

@@ -102,6 +102,16 @@ def test_a_choice_of_tools_needs_tools() -> None:
     assert "tool_choice" not in json.loads(encode(user("x"), options=ModelOptions(tool_choice="required", parallel_tool_calls=False)))
 
 
+def test_calls_of_a_history_need_tools_even_when_none_is_offered_any_more() -> None:
+    """The API refuses a history with calls and no tools: what was called is named, and cannot be called."""
+    body = json.loads(encode(user("q"), said("", call("c1"), call("c2")), result("c1"), result("c2"), user("e")))
+    (tool,) = body["tools"]
+    assert (tool["name"], tool["input_schema"]) == (call("c1").name, {"type": "object"})
+    assert body["tool_choice"] == {"type": "none"}
+    asked = json.loads(encode(user("q"), said("", call("c1")), result("c1"), options=ModelOptions(tool_choice="required")))
+    assert asked["tool_choice"] == {"type": "none"}
+
+
 def marked(body: dict[str, Any]) -> list[str]:
     """Where the body has cache markers."""
     places = [f"tools.{index}" for index, tool in enumerate(body.get("tools", ())) if tool.get("cache_control") == MARKER]
