@@ -119,11 +119,12 @@ class TurnStore(Protocol):
     async def request_cancel(self, tenant_id: TenantId, turn_id: TurnId, reason: InterruptReason) -> TurnView | None:
         """Mark a running turn as to be stopped and return it as it then stands; ``None`` when unknown to the tenant."""
 
-    async def take_over(self, owner: ReplicaId, known: Sequence[TurnId], limit: int) -> list[OpenTurn]:
+    async def take_over(self, owner: ReplicaId, known: Sequence[TurnId], limit: int, *, beat: int) -> list[OpenTurn]:
         """Become the owner, in a new generation, of running turns that nobody runs.
 
         Those are the turns whose replica has not beaten for a TTL (database clock), and those of ``owner`` that it does not know a TTL
-        after their start.
+        after their start. ``beat`` is what the last beat of ``owner`` returned. Nothing is taken when that was not the last one, or when
+        it is older than half a TTL: the database then stood still in between, and the beats of the others may wait behind this call.
         """
 
     async def cancel_unwatched(self, turn_id: TurnId, reason: InterruptReason) -> bool:
@@ -151,8 +152,8 @@ class TurnStore(Protocol):
 class ReplicaStore(Protocol):
     """The replicas' heartbeats, on the database's clock."""
 
-    async def beat(self, replica: ReplicaId, ttl_s: float) -> None:
-        """Say that ``replica`` lives for another ``ttl_s``."""
+    async def beat(self, replica: ReplicaId, ttl_s: float) -> int:
+        """Say that ``replica`` lives for another ``ttl_s``; returns until when, in microseconds of the database's clock."""
 
     async def leave(self, replica: ReplicaId) -> None:
         """Take the replica off the list: it has nothing left to own."""

@@ -9,6 +9,7 @@ _BEAT = Statement(
     text("""
 INSERT INTO replicas (id, expires_at) VALUES (:id, clock_timestamp() + make_interval(secs => :ttl_s))
 ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at
+RETURNING CAST(extract(epoch FROM expires_at) * 1000000 AS bigint) AS expires_at_us
 """)
 )
 _LEAVE = Statement(text("DELETE FROM replicas WHERE id = :id"))
@@ -21,9 +22,9 @@ class ReplicaRepository:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def beat(self, replica: ReplicaId, ttl_s: float) -> None:
-        """Say that ``replica`` lives for another ``ttl_s``."""
-        await self._database.fetch(_BEAT, {"id": replica, "ttl_s": ttl_s})
+    async def beat(self, replica: ReplicaId, ttl_s: float) -> int:
+        """Say that ``replica`` lives for another ``ttl_s``; returns until when, in microseconds of the database's clock."""
+        return int((await self._database.fetch(_BEAT, {"id": replica, "ttl_s": ttl_s}))[0].expires_at_us)
 
     async def leave(self, replica: ReplicaId) -> None:
         """Take the replica off the list."""

@@ -82,8 +82,11 @@ TAKE_OVER = _sql(f"""
 WITH c AS MATERIALIZED (
     SELECT t.id FROM turns t
     WHERE t.state = 'running'
+      AND EXISTS (SELECT 1 FROM replicas me WHERE me.id = :owner
+                  AND CAST(extract(epoch FROM me.expires_at) * 1000000 AS bigint) = :beat
+                  AND me.expires_at > clock_timestamp() + make_interval(secs => :ttl_s / 2))
       AND (CASE WHEN t.owner = :owner
-           THEN t.id <> ALL(CAST(:known AS text[])) AND t.started_at < clock_timestamp() - make_interval(secs => :own_after_s)
+           THEN t.id <> ALL(CAST(:known AS text[])) AND t.started_at < clock_timestamp() - make_interval(secs => :ttl_s)
            ELSE NOT EXISTS (SELECT 1 FROM replicas r WHERE r.id = t.owner AND r.expires_at > clock_timestamp()) END)
     ORDER BY t.id LIMIT :limit
     FOR NO KEY UPDATE OF t SKIP LOCKED

@@ -110,12 +110,13 @@ class TurnRepository:
             return []  # another replica filled one of the slots in the same moment; the next look finds the rest
         return [_open_turn(row) for row in rows]
 
-    async def take_over(self, owner: ReplicaId, known: Sequence[TurnId], limit: int) -> list[OpenTurn]:
+    async def take_over(self, owner: ReplicaId, known: Sequence[TurnId], limit: int, *, beat: int) -> list[OpenTurn]:
         """Become the owner of running turns that nobody runs: their replica is gone, or it is ``owner`` and does not know them.
 
-        Those of ``owner`` only a TTL after their start: ``known`` may be older than a turn that was opened meanwhile.
+        Those of ``owner`` only a TTL after their start: ``known`` may be older than a turn that was opened meanwhile. Nothing when
+        ``beat`` is not the last of ``owner``, or is older than half a TTL.
         """
-        params = {"owner": owner, "known": list(known), "limit": limit, "own_after_s": self._ttl_s}
+        params = {"owner": owner, "known": list(known), "limit": limit, "beat": beat, "ttl_s": self._ttl_s}
         return [_open_turn(row) for row in await self._database.fetch(sql.TAKE_OVER, params)]
 
     async def commit(self, commit: Commit) -> bool:

@@ -27,6 +27,9 @@ class Lease:
         self._sent_at: float | None = None
         self._contact_since: float | None = None
         self._renewed = asyncio.Event()
+        self._next = asyncio.Event()
+        self.stamp = 0
+        """What the last beat returned: it is named to the database where others are judged."""
 
     @property
     def valid(self) -> bool:
@@ -44,6 +47,11 @@ class Lease:
             self._renewed.clear()
             await self._renewed.wait()
 
+    async def wait_beaten(self) -> None:
+        """Return right after the next beat that reached the database: none is under way then."""
+        self._next.clear()
+        await self._next.wait()
+
     async def beat(self, revalidate: Callable[[], Awaitable[None]]) -> None:
         """Renew once. After a lapse ``revalidate`` drops what others have taken meanwhile, before the lease counts again.
 
@@ -53,7 +61,7 @@ class Lease:
         lapsed = self._sent_at is not None and not self.valid
         late = self._sent_at is None or sent_at - self._sent_at > 2 * self._beat_s
         try:
-            await self._store.beat(self.replica, self._ttl_s)
+            stamp = await self._store.beat(self.replica, self._ttl_s)
             if lapsed:
                 logger.warning("the lease had lapsed; checking which turns are still ours")
                 await revalidate()
@@ -62,8 +70,9 @@ class Lease:
             raise
         if late or self._contact_since is None:
             self._contact_since = sent_at
-        self._sent_at = sent_at
+        self._sent_at, self.stamp = sent_at, stamp
         self._renewed.set()
+        self._next.set()
 
     async def run(self, revalidate: Callable[[], Awaitable[None]]) -> None:
         """Beat until cancelled; sooner again while the database is away."""

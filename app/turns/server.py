@@ -247,7 +247,7 @@ class TurnServer:
     async def _run_recovery(self) -> None:
         """End the turns of replicas that are gone, once our own contact has lasted long enough to judge them."""
         while True:
-            await self._clock.sleep(self._timing.lease_beat_s)
+            await self.lease.wait_beaten()
             if self.lease.settled and not self.departure.draining:
                 await self.recover()
 
@@ -255,7 +255,7 @@ class TurnServer:
         """Take over and end lost turns: those of dead replicas, and our own without a task (a write whose answer never came)."""
         async with self._claiming:
             known = [*self._opening, *self.active.ids()]
-            lost = await self._stores.turns.take_over(self.lease.replica, known, RECOVER_LIMIT)
+            lost = await self._stores.turns.take_over(self.lease.replica, known, RECOVER_LIMIT, beat=self.lease.stamp)
         for turn in lost:
             try:
                 await TurnRunner(self._parts, turn, announced=True).end_lost()

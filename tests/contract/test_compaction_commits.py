@@ -14,7 +14,7 @@ from app.domain.openings import Kept, OpenTurn
 from app.domain.turns import Closing, Commit, Compaction, NewMessage, OnBusy, TurnKind, TurnRequest, TurnState
 from app.ports import TurnStore
 from tests.contract.steps import DONE, opened, step
-from tests.contract.worlds import World, new_session
+from tests.contract.worlds import World, new_session, taken_over
 from tests.integration.store.builders import A, B, a_turn, an_id
 
 STATE = ContextState(
@@ -98,7 +98,7 @@ async def test_a_compaction_of_an_earlier_owner_changes_nothing(
     await world.alive(A, -1.0)
     await world.alive(B)
     turn = await opened(turns, tenant_id, grown)
-    (taken,) = await turns.take_over(B, [], 10)
+    (taken,) = await taken_over(world, B)
     with pytest.raises(LeaseLostError):
         await turns.commit(compacting(turn, compaction("late", 1, 2)))
     assert len(await world.messages.working_set(grown)) == 7

@@ -13,7 +13,7 @@ from app.domain.openings import NewTurn, OpenTurn, Replayed, StatelessCall, TooM
 from app.domain.turns import EventRow, InterruptReason, NewMessage, RowKind, TurnRequest, TurnState
 from app.ports import TurnStore
 from tests.contract.steps import DONE, STOPPED, deltas, opened, step
-from tests.contract.worlds import World
+from tests.contract.worlds import World, taken_over
 from tests.integration.store.builders import A, B, a_turn, an_id
 
 HISTORY = (
@@ -88,7 +88,7 @@ async def test_a_stateless_turn_of_a_dead_replica_is_taken_over(turns: TurnStore
     turn = await called(turns, tenant_id)
     await world.alive(A, -1.0)
     await world.alive(B)
-    (taken,) = await turns.take_over(B, [], 10)
+    (taken,) = await taken_over(world, B)
     assert (taken.fence.turn_id, taken.fence.session_id, taken.fence.generation) == (turn.fence.turn_id, None, 2)
     assert (taken.tools, taken.working_set, taken.resumed) == (b"[]", None, True)
     with pytest.raises(LeaseLostError):

@@ -6,7 +6,7 @@ from app.domain.ids import SessionId, TenantId, TurnId
 from app.domain.turns import SEQ_GAP, InterruptReason, RowKind, TurnState
 from app.ports import TurnStore
 from tests.contract.steps import DONE, deltas, opened, step
-from tests.contract.worlds import World, new_session
+from tests.contract.worlds import World, new_session, taken_over
 from tests.integration.store.builders import A, B
 
 
@@ -16,7 +16,7 @@ async def test_ids_go_on_far_above_the_last_stored_delta_after_a_takeover(
     turn = await opened(turns, tenant_id, session_id)
     await turns.append_deltas([deltas(turn, 2, 57)])
     await world.alive(A, -1.0)
-    (taken,) = await turns.take_over(B, [], 10)
+    (taken,) = await taken_over(world, B)
     assert taken.last_seq == 57 + SEQ_GAP
 
 

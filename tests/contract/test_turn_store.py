@@ -12,7 +12,7 @@ from app.domain.openings import Busy, NoSession, OpenTurn, Queued, QueueFull, Re
 from app.domain.turns import Commit, EventRow, InterruptReason, MachineState, NewMessage, OnBusy, RowKind, TurnState
 from app.ports import TurnStore
 from tests.contract.steps import DONE, STOPPED, deltas, opened, step
-from tests.contract.worlds import TTL_S, World, new_session
+from tests.contract.worlds import TTL_S, World, new_session, taken_over
 from tests.integration.store.builders import A, B, a_turn, an_id
 
 
@@ -190,7 +190,7 @@ async def test_an_earlier_owner_can_write_nothing(turns: TurnStore, world: World
     turn = await opened(turns, tenant_id, session_id)
     await world.alive(A, -1.0)
     await world.alive(B)
-    (taken,) = await turns.take_over(B, [], 10)
+    (taken,) = await taken_over(world, B)
     assert taken.fence.generation == turn.fence.generation + 1
     with pytest.raises(LeaseLostError):
         await turns.commit(step(turn))
@@ -202,7 +202,20 @@ async def test_an_earlier_owner_can_write_nothing(turns: TurnStore, world: World
 async def test_turns_of_living_replicas_are_left_alone(turns: TurnStore, world: World, tenant_id: TenantId, session_id: SessionId) -> None:
     await opened(turns, tenant_id, session_id)
     await world.alive(A, 60.0)
-    assert await turns.take_over(B, [], 10) == []
+    assert await taken_over(world, B) == []
+
+
+async def test_nothing_is_taken_when_the_database_stood_still_behind_the_beat(
+    turns: TurnStore, world: World, tenant_id: TenantId, session_id: SessionId
+) -> None:
+    """The beats of living replicas may then wait behind the call (a frozen database goes on with everything at once)."""
+    await opened(turns, tenant_id, session_id)
+    await world.alive(A, -1.0)
+    old = await world.replicas.beat(B, TTL_S / 2 - 1.0)  # as long ago
+    assert await turns.take_over(B, [], 10, beat=old) == []
+    await world.replicas.beat(B, TTL_S)
+    assert await turns.take_over(B, [], 10, beat=old) == [], "another beat of B came in between: the call is older than it"
+    assert len(await taken_over(world, B)) == 1
 
 
 async def test_a_replica_takes_back_what_it_owns_without_knowing(
@@ -212,7 +225,7 @@ async def test_a_replica_takes_back_what_it_owns_without_knowing(
     unknown = await opened(turns, tenant_id, await new_session(world, tenant_id))
     await world.pass_time(TTL_S + 1.0)
     await world.alive(A)
-    taken = await turns.take_over(A, [known.fence.turn_id], 10)
+    taken = await taken_over(world, A, [known.fence.turn_id])
     assert [turn.fence.turn_id for turn in taken] == [unknown.fence.turn_id]
 
 
@@ -221,8 +234,8 @@ async def test_what_a_replica_has_just_opened_is_never_taken_from_it(
 ) -> None:
     """The list of known turns may be older than the turn: both statements are under way at once."""
     await world.alive(A)
-    opening, taken = await asyncio.gather(turns.open(a_turn(tenant_id, session_id)), turns.take_over(A, [], 10))
-    taken += await turns.take_over(A, [], 10)
+    opening, taken = await asyncio.gather(turns.open(a_turn(tenant_id, session_id)), taken_over(world, A))
+    taken += await taken_over(world, A)
     assert isinstance(opening, OpenTurn)
     assert taken == []
     await turns.commit(step(opening, closing=DONE))

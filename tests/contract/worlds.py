@@ -1,12 +1,14 @@
 """The stores of one kind with what a test needs to set a scene in them: in memory, or in Postgres."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from sqlalchemy import text
 from typing_extensions import override
 
-from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId
+from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import Message
+from app.domain.openings import OpenTurn
 from app.domain.sessions import NewSession
 from app.ports import MessageStore, ReplicaStore, SessionStore, TurnStore, UsageStore
 from app.store.engine import Database
@@ -45,6 +47,11 @@ class World(Protocol):
 
     async def archive(self, session_id: SessionId, before_seq: int) -> None:
         """Take messages out of the working set."""
+
+
+async def taken_over(world: World, owner: ReplicaId, known: Sequence[TurnId] = ()) -> list[OpenTurn]:
+    """Take over what nobody runs, right behind a beat."""
+    return await world.turns.take_over(owner, known, 10, beat=await world.replicas.beat(owner, TTL_S))
 
 
 async def new_session(world: World, tenant_id: TenantId, *messages: Message, **changes: str | None) -> SessionId:

@@ -143,7 +143,6 @@ async def test_a_budget_that_pays_no_call_asks_nobody(stage: Stage) -> None:
 
 @every_mode
 async def test_a_budget_of_money_is_kept(stage: Stage, mode: ApiMode) -> None:
-    provider = stage.provider
     async with steady(stage, mode, prices=PRICES) as client:
         session = await client.session(toolsets=["operator"])
         text = '[[sim tool=now rounds=80 usage=1900/100 text="Summed up."]]'

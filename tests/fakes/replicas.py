@@ -25,9 +25,14 @@ class InMemoryReplicas(ReplicaStore):
         return replica is not None and self.expires_at.get(replica, float("-inf")) > self._clock.monotonic()
 
     @override
-    async def beat(self, replica: ReplicaId, ttl_s: float) -> None:
+    async def beat(self, replica: ReplicaId, ttl_s: float) -> int:
         self._check()
         self.expires_at[replica] = self._clock.monotonic() + ttl_s
+        return self.stamp(replica)
+
+    def stamp(self, replica: ReplicaId) -> int:
+        """What the replica's last beat returned."""
+        return round(self.expires_at.get(replica, 0.0) * 1e6)
 
     @override
     async def leave(self, replica: ReplicaId) -> None:

@@ -352,8 +352,10 @@ class InMemoryTurns(TurnStore):
         return _view(row)
 
     @override
-    async def take_over(self, owner: ReplicaId, known: Sequence[TurnId], limit: int) -> list[OpenTurn]:
+    async def take_over(self, owner: ReplicaId, known: Sequence[TurnId], limit: int, *, beat: int) -> list[OpenTurn]:
         await self._enter("take_over")
+        if self._replicas.stamp(owner) != beat or self._replicas.expires_at[owner] <= self._clock.monotonic() + self._ttl_s / 2:
+            return []
         taken = [row for row in self.rows.values() if row.state is TurnState.RUNNING and self._is_lost(row, owner, known)][:limit]
         for row in taken:
             row.last_seq = SEQ_GAP + max([row.last_seq, *(entry.last for entry in row.events.values())])

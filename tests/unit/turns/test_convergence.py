@@ -98,7 +98,7 @@ class Play:
         target = "b" if self.owner == "a" else "a"
         replica = self.replicas[target]
         await replica.beat()
-        (taken,) = await self.stage.turns.take_over(replica.lease.replica, [], 10)
+        (taken,) = await self.stage.turns.take_over(replica.lease.replica, [], 10, beat=replica.lease.stamp)
         old = replica.log.live(self.turn.fence.turn_id)
         if old is not None:
             old.lose()

@@ -159,7 +159,7 @@ async def test_readers_of_a_lost_turn_go_on_from_storage_and_converge(stage: Sta
     await stage.until(lambda: reader.last == 9)
     await stage.clock.advance(TTL_S + 1)
     await there.beat()
-    (taken,) = await stage.turns.take_over(B, [], 10)
+    (taken,) = await stage.turns.take_over(B, [], 10, beat=there.lease.stamp)
     other = stage.writer(there, taken)
     await other.record((AttemptReset(attempt=1),), (), MachineState())
     await here.log.flush()

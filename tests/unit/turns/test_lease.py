@@ -20,12 +20,13 @@ class Replicas:
         self.away = False
         self.answer_after_s = 0.0
 
-    async def beat(self, replica: ReplicaId, ttl_s: float) -> None:
+    async def beat(self, replica: ReplicaId, ttl_s: float) -> int:
         if self.answer_after_s:
             await self.clock.sleep(self.answer_after_s)
         if self.away:
             raise UnavailableError("storage_unavailable", "away")
         self.beats.append(self.clock.monotonic())
+        return len(self.beats)
 
     async def leave(self, replica: ReplicaId) -> None:
         self.beats.clear()

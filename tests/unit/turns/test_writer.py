@@ -154,7 +154,7 @@ async def test_a_write_of_an_earlier_owner_stops_it_for_good(stage: Stage, repli
 async def take_over(stage: Stage) -> list[OpenTurn]:
     """The first owner is silent for a TTL; another one takes its turns. Its own lease is kept valid, as if its clock stood still."""
     stage.replicas.expires_at.clear()
-    return await stage.turns.take_over(B, [], 10)
+    return await stage.turns.take_over(B, [], 10, beat=await stage.replicas.beat(B, TTL_S))
 
 
 async def test_a_cancellation_during_a_commit_waits_for_its_answer(stage: Stage, turn: OpenTurn, writer: TurnWriter) -> None:
