@@ -32,7 +32,7 @@ class Settings(BaseSettings):
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
     max_running_turns: int = Field(2_000, ge=1, description="turns that one process runs at once")
     max_body_bytes: int = Field(10_485_760, ge=1_024, description="largest request body")
-    longest_wait_s: float = Field(60.0, ge=0, description="what a model call waits at most for limits, where no other route can answer")
+    longest_wait_s: float = Field(65.0, ge=0, description="what a model call waits at most for limits, where no other route can answer")
     heartbeat_s: float = Field(10.0, gt=0, description="comment on a quiet stream")
     drain_grace_s: float = Field(10.0, gt=0, description="from SIGTERM to exit")
     lease_ttl_s: float = Field(20.0, gt=0, description="a replica silent for so long has lost its turns")

@@ -34,7 +34,7 @@ from app.providers.stream import Attempt
 from app.providers.target import Target, targets_of
 from app.providers.transport import ProviderTransport
 
-LONGEST_WAIT_S = 60.0
+LONGEST_WAIT_S = 65.0
 """What one model call waits at most for limits, where no other route can answer."""
 
 

@@ -80,6 +80,14 @@ class Turns:
             self.counters.quota_refusals.update(state.policy.value for state in error.violated)
             raise
 
+    async def find_again(
+        self, tenant: Tenant, session_id: SessionId | None, request: TurnRequest, *, idempotency_key: str | None, fingerprint: bytes
+    ) -> Started | None:
+        """The turn that was started under this key; ``None`` when there is none. Raises ConflictError (``idempotency_mismatch``)."""
+        primary = await self._primary(tenant, session_id, request.model)
+        opening = await self._replayed(_Ask(tenant, session_id, request, idempotency_key, fingerprint, primary, None))
+        return None if opening is None else self._answer(opening, tenant)
+
     async def _start_within(self, ask: "_Ask") -> Started:
         """Start a turn if its tenant's quotas have room for it; what a repeated key names is found again all the same."""
         try:

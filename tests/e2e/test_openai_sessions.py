@@ -92,14 +92,43 @@ async def test_a_session_whose_results_never_come_goes_on(stage: Stage) -> None:
         sent = await assert_goes_on(client, stage.provider, session)
         assert [message["role"] for message in sent[1:]] == ["user", "assistant", "tool", "user"]
         assert sent[3]["tool_call_id"] == call_id
-        later = await openai.chat.completions.create(
-            model="default",
-            messages=[result(call_id, "rain"), user('[[sim text="Late but fine."]] there')],
-            extra_body={"session_id": session},
-        )
-        assert later.choices[0].message.content == "Late but fine."
-        assert stage.provider.requests[-1].problems == ()
+        before = await client.messages(session)
+        for late in ([result(call_id, "rain")], [result(call_id, "rain"), user("there")]):
+            with pytest.raises(sdk.BadRequestError, match="answers no call"):  # the model was told that there is no result
+                await openai.chat.completions.create(model="default", messages=late, extra_body={"session_id": session})
+        assert await client.messages(session) == before
         await assert_goes_on(client, stage.provider, session)
+
+
+async def test_one_result_of_two_is_refused_and_both_can_follow(stage: Stage) -> None:
+    async with stage.client() as client, openai_of(client) as openai:
+        session = await client.session(toolsets=[])
+        ask = '[[sim tool=weather args={"city":"$call"} parallel=2 text="Both."]] both'
+        bound: Any = {"session_id": session}
+        first = await openai.chat.completions.create(model="default", messages=[user(ask)], tools=[WEATHER], extra_body=bound)
+        calls = first.choices[0].message.tool_calls
+        assert calls is not None
+        results = [result(call.id, "sun") for call in calls]
+        with pytest.raises(sdk.BadRequestError, match="Every call needs its result"):
+            await openai.chat.completions.create(model="default", messages=results[1:], tools=[WEATHER], extra_body=bound)
+        both = await openai.chat.completions.create(model="default", messages=results, tools=[WEATHER], extra_body=bound)
+        assert both.choices[0].message.content == "Both."
+        await assert_goes_on(client, stage.provider, session)
+
+
+async def test_results_that_are_sent_again_under_their_key_find_their_turn(stage: Stage) -> None:
+    async with stage.client() as client, openai_of(client) as openai:
+        session = await client.session(toolsets=[])
+        bound: Any = {"extra_body": {"session_id": session}, "tools": [WEATHER], "model": "default"}
+        first = await openai.chat.completions.create(messages=[user(ASK_WEATHER)], **bound)
+        answer = result(call_of(first.choices[0].message), "rain")
+        keyed: Any = {**bound, "extra_headers": {"Idempotency-Key": "k-1"}}
+        twice = [await openai.chat.completions.create(messages=[answer], **keyed) for _ in range(2)]
+        assert [turn_of(one.id) for one in twice] == [turn_of(twice[0].id)] * 2
+        assert twice[1].choices[0].message.content == "It rains."
+        assert len(stage.provider.requests) == 2
+        with pytest.raises(sdk.BadRequestError, match="another body"):
+            await openai.chat.completions.create(messages=[answer, user("more")], **keyed)
 
 
 async def test_some_results_and_a_new_question_may_come_together(stage: Stage) -> None:

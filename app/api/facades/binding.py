@@ -14,7 +14,7 @@ from app.api.schemas import MAX_PROMPT_BYTES, session_id_of
 from app.api.services import Services
 from app.domain.errors import InvalidRequestError, NotFoundError
 from app.domain.ids import SessionId
-from app.domain.messages import Content, ContentPart, Message, Role, ToolSpec, canonical_json
+from app.domain.messages import Content, ContentPart, Message, MessageKind, Role, ToolSpec, canonical_json
 from app.domain.model import ModelOptions
 from app.domain.openings import StatelessCall
 from app.domain.tenants import Purpose, Tenant
@@ -48,17 +48,18 @@ async def start(services: Services, tenant: Tenant, call: Call, *, path: str, id
         stateless = _stateless(services, call)
     else:
         request = _in_session(call, request)
+    # A key belongs to its path. The ones of sessions are told apart from those of the native API in the same way.
+    key = f"{path} {idempotency_key}" if idempotency_key else None
+    fingerprint = _fingerprint(call) if idempotency_key else b""
+    try:
         if request.answers:
-            await _check_answers(services, tenant, call, request.answers)
-    return await services.turns.start(
-        tenant,
-        call.session_id,
-        request,
-        # A key belongs to its path. The ones of sessions are told apart from those of the native API in the same way.
-        idempotency_key=f"{path} {idempotency_key}" if idempotency_key else None,
-        fingerprint=_fingerprint(call) if idempotency_key else b"",
-        stateless=stateless,
-    )
+            await _check_answers(services, tenant, call, request)
+    except InvalidRequestError:  # also when this very call has brought the results before
+        again = await services.turns.find_again(tenant, call.session_id, request, idempotency_key=key, fingerprint=fingerprint)
+        if again is None:
+            raise
+        return again
+    return await services.turns.start(tenant, call.session_id, request, idempotency_key=key, fingerprint=fingerprint, stateless=stateless)
 
 
 def model_of(tenant: Tenant, name: str | None) -> str | None:
@@ -125,16 +126,25 @@ def _new_messages(messages: Sequence[Message]) -> Sequence[Message]:
     return messages[last + 1 :]
 
 
-async def _check_answers(services: Services, tenant: Tenant, call: Call, answers: Sequence[Message]) -> None:
-    """Refuse results of calls that the session does not have open: they would be lost without a word."""
+async def _check_answers(services: Services, tenant: Tenant, call: Call, request: TurnRequest) -> None:
+    """Refuse results that the session does not wait for, and too few of them.
+
+    What the model was shown stays as it was shown: once the session went on without a result, another one cannot take its place. With a
+    new message of the user the results that are missing are given up.
+    """
     if call.session_id is None or await services.sessions.get(tenant.id, call.session_id) is None:
         raise NotFoundError
     waiting: set[str | None] = set()
     for stored in await services.messages.working_set(call.session_id):
-        waiting.update(asked.id for asked in stored.message.tool_calls)
-        waiting.discard(stored.message.tool_call_id)
-    if any(answer.tool_call_id not in waiting for answer in answers):
+        if stored.message.role is Role.TOOL:
+            waiting.discard(stored.message.tool_call_id)
+        elif stored.message.kind is not MessageKind.NOTE:
+            waiting = {asked.id for asked in stored.message.tool_calls}
+    answered = {answer.tool_call_id for answer in request.answers}
+    if not answered <= waiting:
         raise InvalidRequestError("A tool result answers no call that this session waits for.", pointer=call.pointer)
+    if not request.input and answered != waiting:
+        raise InvalidRequestError("Every call needs its result, or a new message of the user must follow.", pointer=call.pointer)
 
 
 def _joined(said: Sequence[Content]) -> Content:
