@@ -10,6 +10,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from app.simulator import RawEnd, raw_script
 from tests.e2e import wire
+from tests.e2e.chains import Link, chain
 from tests.e2e.harness import types
 from tests.e2e.openai_clients import ASK_WEATHER, WEATHER, finish_of, openai_of, result, spoken, streamed_text, turn_of, user
 from tests.e2e.stage import Stage
@@ -196,7 +197,24 @@ async def test_an_answer_that_was_cut_says_so(stage: Stage) -> None:
 async def test_a_refusal_is_an_answer(stage: Stage) -> None:
     async with stage.client() as client, openai_of(client) as openai:
         answer = await openai.chat.completions.create(model="default", messages=[user('[[sim refusal="I will not."]] do it')])
-        assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == ("I will not.", "stop")
+        message = answer.choices[0].message
+        assert (message.content, message.refusal, answer.choices[0].finish_reason) == (None, "I will not.", "stop")
+        stream = await openai.chat.completions.create(model="default", messages=[user('[[sim refusal="I will not."]]')], stream=True)
+        chunks = [chunk async for chunk in stream]
+        assert (streamed_text(chunks), finish_of(chunks)) == ("I will not.", "stop")
+        assert [chunk.choices[0].delta.refusal for chunk in chunks if chunk.choices[0].delta.refusal] == ["I will not."]
+
+
+async def test_the_end_names_the_model_that_answered(stage: Stage) -> None:
+    """Also after a fallback in the middle of a stream, whose chunks named the model that was asked first."""
+    links = (Link(url=stage.provider.base_url), Link(url=stage.backup.base_url, model="sim-echo"))
+    async with chain(stage, *links) as client, openai_of(client) as openai:
+        stage.provider.play(*['text="alpha beta gamma" cut_after=2'] * 2)
+        stage.backup.play('text="alpha beta gamma"')
+        stream = await openai.chat.completions.create(model="default", messages=[user("go")], stream=True)
+        chunks = [chunk async for chunk in stream]
+        assert streamed_text(chunks) == "alpha beta gamma"
+        assert (chunks[0].model, chunks[-1].model) == ("sim-text", "sim-echo")
 
 
 async def test_a_model_of_the_chain_is_asked_first(stage: Stage) -> None:

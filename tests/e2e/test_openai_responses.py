@@ -144,6 +144,19 @@ async def test_an_answer_that_was_cut_is_incomplete(stage: Stage) -> None:
                 assert response.output_text == "the river carried"
 
 
+async def test_a_refusal_is_a_part_of_its_own(stage: Stage) -> None:
+    async with stage.client() as client, openai_of(client) as openai:
+        ask = '[[sim refusal="I will not."]] do it'
+        whole = await openai.responses.create(model="default", input=ask)
+        last = [event async for event in await openai.responses.create(model="default", input=ask, stream=True)][-1]
+        assert last.type == "response.completed"
+        for response in (whole, last.response):
+            (item,) = response.output
+            assert item.type == "message"
+            assert [(part.type, part.refusal) for part in item.content if part.type == "refusal"] == [("refusal", "I will not.")]
+            assert (response.status, response.output_text) == ("completed", "")
+
+
 async def test_an_attempt_that_says_something_else_fails_the_response(stage: Stage) -> None:
     async with stage.client(stage.provider.base_url, stage.backup.base_url) as client, openai_of(client) as openai:
         stage.provider.play('text="alpha beta gamma delta" drop_after=3 pace_ms=30')

@@ -5,7 +5,7 @@ from typing import Any, assert_never
 import msgspec
 from typing_extensions import override
 
-from app.api.facades.endings import diverged, failure_of, finish_of
+from app.api.facades.endings import diverged, failure_of, finish_of, refused
 from app.api.facades.narration import CallView, Diverged, Ended, MessageDone, Piece, Reasoning, Terminal, Text
 from app.api.facades.protocol import Form, Identity, total_tokens, with_cost
 from app.api.openai_errors import CallError, error_object
@@ -35,15 +35,7 @@ class ChatForm(Form):
 
     @override
     def begin(self, model: str) -> bytes:
-        self._model = model
-        head = {
-            "id": f"chatcmpl-{self._identity.suffix}",
-            "object": "chat.completion.chunk",
-            "created": self._identity.created,
-            "model": model,
-            "system_fingerprint": None,
-        }
-        self._head = b"data: " + _encode(head)[:-1]
+        self._name(model)
         return self._chunk(b'{"role":"assistant","content":"","refusal":null}')
 
     @override
@@ -75,6 +67,8 @@ class ChatForm(Form):
     def whole(self) -> dict[str, Any]:
         text = "".join(self._said)
         message: dict[str, Any] = {"role": "assistant", "content": text or (None if self._finish == "tool_calls" else ""), "refusal": None}
+        if refused(self._end):
+            message["content"], message["refusal"] = None, text
         if self._thought:
             message["reasoning_content"] = "".join(self._thought)
         if self._finish == "tool_calls":
@@ -83,11 +77,23 @@ class ChatForm(Form):
             "id": f"chatcmpl-{self._identity.suffix}",
             "object": "chat.completion",
             "created": self._identity.created,
-            "model": self._end.route.model if self._end and self._end.route else self._model,
+            "model": self._model,
             "system_fingerprint": None,
             "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish}],
             "usage": self._usage(),
         }
+
+    def _name(self, model: str) -> None:
+        """Say that the chunks from here on are this model's."""
+        self._model = model
+        head = {
+            "id": f"chatcmpl-{self._identity.suffix}",
+            "object": "chat.completion.chunk",
+            "created": self._identity.created,
+            "model": model,
+            "system_fingerprint": None,
+        }
+        self._head = b"data: " + _encode(head)[:-1]
 
     def _text(self, text: str) -> bytes:
         self._go_on()
@@ -109,9 +115,13 @@ class ChatForm(Form):
         if finish is None:
             return self.fail(failure_of(ended))
         self.over, self._finish = True, finish
+        if ended.event.route is not None:
+            self._name(ended.event.route.model)
         if ended.state != "completed":
             self._said = [ended.text]
         chunks = [self._calls_chunk()] if finish == "tool_calls" else []
+        if refused(self._end):
+            chunks.append(self._chunk(b'{"refusal":%b}' % _encode("".join(self._said))))
         chunks.append(self._chunk(b"{}", finish))
         if self._include_usage:
             chunks.append(self._head + b',"choices":[],"usage":' + _encode(self._usage()) + b"}\n\n")

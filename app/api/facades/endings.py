@@ -4,8 +4,7 @@
 
     turn                              │ chat finish_reason │ response          │ without any text
     ──────────────────────────────────┼────────────────────┼───────────────────┼─────────────────
-    completed answer, refusal,        │ stop               │ completed         │ the same
-              budget_exhausted        │                    │                   │
+    completed answer, refusal, …      │ stop               │ completed         │ the same
     completed tool_calls              │ tool_calls         │ completed         │ the same
     failed output_truncated           │ length             │ incomplete        │ the same
     failed content_filtered           │ content_filter     │ incomplete        │ the same
@@ -17,7 +16,7 @@
 
 from http import HTTPStatus
 
-from app.api.facades.narration import Diverged, Ended
+from app.api.facades.narration import Diverged, Ended, Terminal
 from app.api.openai_errors import CallError
 from app.domain.turns import CompletedReason, FailedReason, InterruptReason, TurnState
 
@@ -33,6 +32,11 @@ def finish_of(ended: Ended) -> str | None:
     if ended.state == TurnState.COMPLETED:
         return "tool_calls" if reason == CompletedReason.TOOL_CALLS else "stop"
     return _CUT.get(FailedReason(reason)) if ended.state == TurnState.FAILED else None
+
+
+def refused(end: Terminal | None) -> bool:
+    """Whether the answer is a refusal, which OpenAI's clients read apart from content."""
+    return end is not None and end.reason == CompletedReason.REFUSAL
 
 
 def failure_of(ended: Ended) -> CallError:

@@ -9,7 +9,7 @@ from typing import Any, assert_never
 import msgspec
 from typing_extensions import override
 
-from app.api.facades.endings import INCOMPLETE, diverged, failure_of, finish_of
+from app.api.facades.endings import INCOMPLETE, diverged, failure_of, finish_of, refused
 from app.api.facades.narration import CallView, Diverged, Ended, MessageDone, Piece, Reasoning, Terminal, Text
 from app.api.facades.protocol import Form, Identity, total_tokens, with_cost
 from app.api.openai_errors import CallError, error_object
@@ -98,6 +98,8 @@ class ResponseForm(Form):
         self._cut = INCOMPLETE.get(finish)
         self._status = "incomplete" if self._cut else "completed"
         events = [self._close_message(self._status)]
+        if refused(self._end) and self._items:  # known only now: its text was streamed as text
+            self._items[-1] = {**self._items[-1], "content": [{"type": "refusal", "refusal": ended.event.output}]}
         if finish == "tool_calls":
             events += [self._call(call) for call in self._calls]
         self.over = True
