@@ -23,7 +23,7 @@ from app.domain.model import (
     Usage,
 )
 from app.domain.tenants import Prices, Provider, Route
-from app.providers.chain import FallbackChain, ProviderCounters, ProviderLayer
+from app.providers.chain import LONGEST_WAIT_S, FallbackChain, ProviderCounters, ProviderLayer
 from app.providers.health import HealthBoard
 from app.providers.limits import Limiter
 from app.providers.transport import ProviderTransport
@@ -78,6 +78,7 @@ class Bench:
     transport: ProviderTransport
     clock: SteppingClock = field(default_factory=SteppingClock)
     counters: ProviderCounters = field(default_factory=ProviderCounters)
+    longest_wait_s: float = LONGEST_WAIT_S
 
     def __post_init__(self) -> None:
         self.health = InMemoryCooldowns(self.clock)
@@ -92,6 +93,7 @@ class Bench:
             random=lambda: 0.5,
             counters=self.counters,
             board=self.board,
+            longest_wait_s=self.longest_wait_s,
             limiter=self.limiter,
         )
         return FallbackChain(tenant, routes, layer)

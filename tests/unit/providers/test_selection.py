@@ -174,6 +174,7 @@ async def test_where_every_route_is_at_its_limit_the_earliest_place_is_waited_fo
 
 async def test_a_place_too_far_away_ends_the_call_with_the_time_and_takes_no_place(bench: Bench) -> None:
     only = ScriptedProvider(answer("one"))
+    bench.longest_wait_s = MINUTE
     async with serving(only):
         await run(bench, limited(only.url, "p1", 1))
         with pytest.raises(ModelUnavailableError) as caught:
