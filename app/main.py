@@ -57,6 +57,7 @@ from app.tools.builtin.get_time import get_time_tool
 from app.tools.builtin.memory import memory_tool
 from app.tools.builtin.session_search import session_search_tool
 from app.tools.builtin.todo import todo_tool
+from app.tools.execution import ToolExecutor
 from app.tools.operator import load_operator_tools
 from app.tools.pool import ToolPool
 from app.tools.registry import ToolRegistry
@@ -132,7 +133,7 @@ def _toolbox(settings: Settings, database: Database, pool: ToolPool, clock: Cloc
         session_search_tool(SearchRepository(database, SearchIndex(database, clock))),
         todo_tool(TodoRepository(database)),
     )
-    return ToolRegistry((*core, *load_operator_tools(settings.tool_modules, pool)), timeout_s=settings.tool_timeout_s)
+    return ToolRegistry((*core, *load_operator_tools(settings.tool_modules, pool)), ToolExecutor(settings.tool_timeout_s))
 
 
 def _assemble(
@@ -174,7 +175,7 @@ def _assemble(
             memory=MemoryRepository(database),
         ),
         models=models,
-        toolbox=toolbox,
+        toolboxes=toolbox,
         clock=clock,
         wakeups=wakeups,
         timing=Timing(
@@ -200,7 +201,7 @@ def _assemble(
         messages=messages,
         summaries=SummaryRepository(database),
         memory=MemoryRepository(database),
-        toolbox=toolbox,
+        toolboxes=toolbox,
         model_clients=models,
         turns=Turns(server, turns, models, clock, quotas=Quotas(windows, usage)),
         usage=usage,

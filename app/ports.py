@@ -73,13 +73,17 @@ class ModelClients(Protocol):
 
 
 class Toolbox(Protocol):
-    """The tools a turn can call."""
+    """The tools that the turns of one tenant can call."""
 
     def toolset_names(self) -> tuple[str, ...]:
         """Every toolset that a session may enable."""
 
-    def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
-        """The tools of these toolsets, sorted by name. Raises InvalidRequestError for an unknown toolset."""
+    async def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
+        """The tools of these toolsets, sorted by name.
+
+        Raises InvalidRequestError for an unknown toolset, UnavailableError (``toolset_unavailable``) for one whose tools are listed by a
+        server that does not answer.
+        """
 
     def traits(self) -> Mapping[str, ToolTraits]:
         """What guardrails have to know of tools, by name; a tool that is left out has no special traits."""
@@ -87,6 +91,13 @@ class Toolbox(Protocol):
 
     async def call(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         """Run one call. Never raises for what the tool or the model did; cancellation passes through."""
+
+
+class Toolboxes(Protocol):
+    """The toolboxes of all tenants."""
+
+    def for_tenant(self, tenant: Tenant) -> Toolbox:
+        """The tenant's toolbox: the tools of the process, and the tenant's own. No I/O."""
 
 
 class TurnStore(Protocol):

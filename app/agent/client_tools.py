@@ -63,8 +63,8 @@ class ClientTools(Toolbox):
         return self._toolbox.toolset_names()
 
     @override
-    def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
-        return self._toolbox.specs(toolsets)
+    async def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
+        return await self._toolbox.specs(toolsets)
 
     @override
     def traits(self) -> Mapping[str, ToolTraits]:

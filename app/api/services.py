@@ -8,7 +8,7 @@ from fastapi import Request
 
 from app.api.authentication import Authenticator
 from app.api.route_health import HealthReader
-from app.ports import Clock, MemoryStore, MessageStore, ModelClients, SessionStore, SummaryStore, TenantStore, Toolbox, UsageStore
+from app.ports import Clock, MemoryStore, MessageStore, ModelClients, SessionStore, SummaryStore, TenantStore, Toolboxes, UsageStore
 from app.turns.service import Turns
 
 
@@ -23,7 +23,7 @@ class Services:
     messages: MessageStore
     summaries: SummaryStore
     memory: MemoryStore
-    toolbox: Toolbox
+    toolboxes: Toolboxes
     model_clients: ModelClients
     turns: Turns
     usage: UsageStore

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.api.errors import InvalidBodyError
 from app.domain.errors import ConflictError, InvalidRequestError, UnavailableError
 from app.store.embedded import EmbeddedPostgresError
-from app.tools.tool import ToolConfigurationError
+from app.tools.schema import ToolConfigurationError
 
 FAILED = 1
 MISUSED = 2

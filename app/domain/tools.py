@@ -1,21 +1,27 @@
 """Tool calls as values: what a tool is told and what comes of it."""
 
+from typing import Final
+
 import msgspec
 
 from app.domain.ids import SessionId, TenantId, TurnId
 from app.domain.messages import ToolCall
 
+CORE_TOOLSET: Final = "core"
+"""The gateway's own tools that need nothing configured."""
+
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """Whose call it is. ``enabled`` are the tool names of the session's snapshot: anything else is refused.
 
-    ``session_id`` is ``None`` in a stateless call.
+    ``session_id`` is ``None`` in a stateless call. ``call_id`` is the call's own id, unique within its turn; empty before there is a call.
     """
 
     tenant_id: TenantId
     session_id: SessionId | None
     turn_id: TurnId
     enabled: frozenset[str]
+    call_id: str = ""
 
 
 class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,8 +33,8 @@ from typing import Any
 from app.domain.guardrails import ToolTraits
 from app.domain.tools import ToolContext
 from app.tools.pool import ToolPool
-from app.tools.schema import ParameterSchema
-from app.tools.tool import OPERATOR, Handler, RegisteredTool, ToolConfigurationError
+from app.tools.schema import ParameterSchema, ToolConfigurationError
+from app.tools.tool import OPERATOR, Handler, RegisteredTool
 
 _CONTEXT = "context"
 

@@ -8,12 +8,14 @@ import msgspec
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
 
-from app.tools.tool import ToolConfigurationError
-
 MAX_PROBLEMS = 3
 """Problems named in one answer: enough to mend a call, not a flood."""
 MAX_PROBLEM = 300
 """Characters of one problem: a validator's message repeats the value it refuses."""
+
+
+class ToolConfigurationError(Exception):
+    """A tool cannot be offered as configured. Raised when it is registered, with the tool and where it comes from in the message."""
 
 
 class ParameterSchema:

@@ -1,26 +1,32 @@
-"""One callable tool as the registry holds it, and the error of a tool that cannot be offered."""
+"""One callable tool, as it is declared and as it is ready to run, and the error of a tool that cannot be offered."""
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from app.domain.guardrails import NO_TRAITS, ToolTraits
-from app.domain.tools import ToolContext
+from app.domain.messages import ToolSpec, clean_text
+from app.domain.tools import CORE_TOOLSET, ToolContext
+from app.tools.schema import ParameterSchema, ToolConfigurationError
 
 Handler: TypeAlias = Callable[[dict[str, Any], ToolContext], Awaitable[object]]
 """Runs one call with arguments that fit the schema. Returns a ``ToolOutcome``, text, or any value that can be shown as JSON; may raise."""
 
-CORE = "core"
+CORE = CORE_TOOLSET
 OPERATOR = "operator"
 
-
-class ToolConfigurationError(Exception):
-    """A tool cannot be offered as configured. Raised at start, with the tool and where it comes from in the message."""
+TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""What all providers accept as a tool's name."""
+_MAX_ECHO = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredTool:
-    """A tool on its way into the registry. ``origin`` says in start-up errors where it comes from; ``parameters`` is a JSON schema."""
+    """A tool as declared. ``origin`` says in errors where it comes from; ``parameters`` is a JSON schema.
+
+    ``timeout_s`` is what one call may take; ``None``: what the process allows every call.
+    """
 
     name: str
     description: str
@@ -29,3 +35,44 @@ class RegisteredTool:
     toolset: str
     origin: str
     traits: ToolTraits = NO_TRAITS
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedTool:
+    """A tool that can be offered and run: checked, its schema compiled."""
+
+    spec: ToolSpec
+    schema: ParameterSchema
+    handler: Handler
+    toolset: str
+    origin: str
+    traits: ToolTraits
+    timeout_s: float | None
+
+
+def prepare(tool: RegisteredTool) -> PreparedTool:
+    """Check a tool. Raises ToolConfigurationError for an illegal name, no description, or a schema that cannot be used."""
+    where = f"Tool {echo(tool.name)} ({tool.origin})"
+    if TOOL_NAME.fullmatch(tool.name) is None:
+        raise ToolConfigurationError(f"{where}: a tool's name is 1 to 64 letters, digits, underscores and hyphens")
+    if not tool.description.strip():
+        raise ToolConfigurationError(f"{where}: it has no description")
+    try:
+        schema = ParameterSchema(tool.parameters)
+    except ToolConfigurationError as error:
+        raise ToolConfigurationError(f"{where}: {error}") from error
+    return PreparedTool(
+        spec=ToolSpec(name=tool.name, description=clean_text(tool.description.strip()), parameters=schema.document),
+        schema=schema,
+        handler=tool.handler,
+        toolset=tool.toolset,
+        origin=tool.origin,
+        traits=tool.traits,
+        timeout_s=tool.timeout_s,
+    )
+
+
+def echo(name: str) -> str:
+    """A name that somebody else chose, short and harmless."""
+    return ascii(name if len(name) <= _MAX_ECHO else f"{name[:_MAX_ECHO]}...")

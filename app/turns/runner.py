@@ -45,7 +45,7 @@ from app.domain.turns import (
     TurnKind,
     TurnState,
 )
-from app.ports import Clock, MemoryStore, MessageStore, ModelClient, ModelClients, TenantStore, TodoStore, Toolbox, TurnStore
+from app.ports import Clock, MemoryStore, MessageStore, ModelClient, ModelClients, TenantStore, TodoStore, Toolboxes, TurnStore
 from app.turns.counters import Counters
 from app.turns.event_log import EventLog
 from app.turns.lease import Lease
@@ -63,7 +63,7 @@ class RunnerParts:
     messages: MessageStore
     tenants: TenantStore
     models: ModelClients
-    toolbox: Toolbox
+    toolboxes: Toolboxes
     todos: TodoStore
     memory: MemoryStore
     log: EventLog
@@ -166,7 +166,7 @@ class TurnRunner:
             LoopParts(
                 model=model,
                 summariser=parts.models.for_purpose(tenant, Purpose.COMPRESSION),
-                toolbox=parts.toolbox,
+                toolbox=parts.toolboxes.for_tenant(tenant),
                 clock=parts.clock,
                 settings=tenant.settings,
                 todos=parts.todos,

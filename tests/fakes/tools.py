@@ -6,22 +6,27 @@ from typing_extensions import override
 
 from app.domain.errors import InvalidRequestError
 from app.domain.messages import ToolCall, ToolSpec
+from app.domain.tenants import Tenant
 from app.domain.tools import ToolContext, ToolOutcome
-from app.ports import Toolbox
+from app.ports import Toolbox, Toolboxes
 
 
-class InMemoryToolbox(Toolbox):
+class InMemoryToolbox(Toolbox, Toolboxes):
     """Toolsets of tools that answer with their own name."""
 
     def __init__(self, toolsets: dict[str, tuple[str, ...]]) -> None:
         self._toolsets = toolsets
 
     @override
+    def for_tenant(self, tenant: Tenant) -> Toolbox:
+        return self
+
+    @override
     def toolset_names(self) -> tuple[str, ...]:
         return tuple(sorted(self._toolsets))
 
     @override
-    def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
+    async def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
         names: set[str] = set()
         for toolset in toolsets:
             if toolset not in self._toolsets:

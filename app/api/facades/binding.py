@@ -45,7 +45,7 @@ async def start(services: Services, tenant: Tenant, call: Call, *, path: str, id
     request = _request(tenant, call, model)
     stateless = None
     if call.session_id is None:
-        stateless = _stateless(services, call)
+        stateless = await _stateless(services, tenant, call)
     else:
         request = _in_session(call, request)
     # A key belongs to its path. The ones of sessions are told apart from those of the native API in the same way.
@@ -95,7 +95,7 @@ def _request(tenant: Tenant, call: Call, model: str | None) -> TurnRequest:
     )
 
 
-def _stateless(services: Services, call: Call) -> StatelessCall:
+async def _stateless(services: Services, tenant: Tenant, call: Call) -> StatelessCall:
     history = call.history
     if not history.messages:
         raise InvalidRequestError("At least one message of the user is needed.", pointer=call.pointer)
@@ -103,7 +103,7 @@ def _stateless(services: Services, call: Call) -> StatelessCall:
     if len(prompt.encode()) > MAX_PROMPT_BYTES:
         raise InvalidRequestError(f"The system messages must have at most {MAX_PROMPT_BYTES} bytes.", pointer=call.pointer)
     try:
-        specs = services.toolbox.specs(call.body.toolsets or ())
+        specs = await services.toolboxes.for_tenant(tenant).specs(call.body.toolsets or ())
     except InvalidRequestError as error:
         raise InvalidRequestError(error.detail, pointer="/toolsets") from error
     return StatelessCall(system_prompt=prompt, tools=msgspec.json.encode(specs, order="sorted"), history=history.messages)

@@ -31,13 +31,14 @@ from app.api.schemas import (
 )
 from app.api.services import Services, services_of
 from app.context.history import repair
-from app.context.prompt import MEMORY_TOOL, memory_snapshot
+from app.context.prompt import memory_snapshot
 from app.domain.errors import ConflictError, InvalidRequestError, NotFoundError
 from app.domain.events import message_view
 from app.domain.ids import ENTROPY_BYTES, SessionId, make_id
 from app.domain.messages import canonical_json, clean_text
 from app.domain.sessions import NewSession, Session, SessionChange
 from app.domain.tenants import Principal, Tenant
+from app.domain.tools import CORE_TOOLSET
 
 router = APIRouter(prefix="/sessions", tags=["sessions"])
 
@@ -79,7 +80,7 @@ async def create_session(request: Request, caller: Caller, idempotency_key: Idem
     services = services_of(request)
     key = checked_idempotency_key(idempotency_key)
     body = await read_body(request, SessionCreate)
-    new = _new_session(services, caller.tenant, body, key)
+    new = await _new_session(services, caller.tenant, body, key)
     memory = await _memory(services, caller.tenant, new.user, new.toolsets)
     session, replayed = await services.sessions.create(msgspec.structs.replace(new, memory=memory))
     headers = {"Location": f"/sessions/{session.id}"}
@@ -129,7 +130,7 @@ async def change_session(request: Request, caller: Caller, session_id: str) -> R
     services = services_of(request)
     known = session_id_of(session_id)
     body = await read_body(request, SessionPatch)
-    change = _change(services, caller.tenant, body)
+    change = await _change(services, caller.tenant, body)
     if not body.model_fields_set.isdisjoint(_PROMPT_FIELDS):
         return _json(session_view(await _change_prompt(services, caller, known, change)))
     session = await services.sessions.change(caller.tenant.id, known, change)
@@ -207,9 +208,8 @@ async def _change_prompt(services: Services, caller: Principal, session_id: Sess
 
 
 async def _memory(services: Services, tenant: Tenant, user: str | None, toolsets: Iterable[str]) -> str | None:
-    """The snapshot of memory for a session's prompt: only where its model has the tool that keeps memory."""
-    offered = services.toolbox.specs(set(toolsets).intersection(services.toolbox.toolset_names()))
-    if not any(spec.name == MEMORY_TOOL for spec in offered):
+    """The snapshot of memory for a session's prompt: only where its model has the tool that keeps memory, one of the core."""
+    if CORE_TOOLSET not in toolsets:
         return None
     return memory_snapshot(await services.memory.of_user(tenant.id, user))
 
@@ -222,10 +222,10 @@ async def _context(services: Services, session: Session) -> tuple[ContextMessage
     return tuple(context_message(message, places.get(id(message))) for message in shown)
 
 
-def _new_session(services: Services, tenant: Tenant, body: SessionCreate, key: str | None) -> NewSession:
+async def _new_session(services: Services, tenant: Tenant, body: SessionCreate, key: str | None) -> NewSession:
     history = read_history(body.messages or ())
     _check_model(services, tenant, body.model)
-    toolsets, tools = _snapshot(services, body.toolsets)
+    toolsets, tools = await _snapshot(services, tenant, body.toolsets)
     return NewSession(
         id=SessionId(_make_id(services, "sess")),
         tenant_id=tenant.id,
@@ -252,7 +252,7 @@ def _system_prompt(body: SessionCreate, history: ImportedHistory, tenant: Tenant
     return history.system_prompt
 
 
-def _change(services: Services, tenant: Tenant, body: SessionPatch) -> SessionChange:
+async def _change(services: Services, tenant: Tenant, body: SessionPatch) -> SessionChange:
     given = body.model_fields_set
     change = SessionChange()
     if "system_prompt" in given:
@@ -262,7 +262,7 @@ def _change(services: Services, tenant: Tenant, body: SessionPatch) -> SessionCh
         _check_model(services, tenant, body.model)
         change = msgspec.structs.replace(change, model=body.model)
     if "toolsets" in given:
-        toolsets, tools = _snapshot(services, body.toolsets)
+        toolsets, tools = await _snapshot(services, tenant, body.toolsets)
         change = msgspec.structs.replace(change, toolsets=toolsets, tools=tools)
     if "user" in given:
         change = msgspec.structs.replace(change, user=body.user)
@@ -282,11 +282,12 @@ def _check_model(services: Services, tenant: Tenant, model: str | None) -> None:
         raise InvalidRequestError(error.detail, pointer="/model") from error
 
 
-def _snapshot(services: Services, toolsets: list[str] | None) -> tuple[tuple[str, ...], bytes]:
+async def _snapshot(services: Services, tenant: Tenant, toolsets: list[str] | None) -> tuple[tuple[str, ...], bytes]:
     """The toolsets of a session and the canonical bytes of their tools, which every model call of it will carry."""
-    names = services.toolbox.toolset_names() if toolsets is None else tuple(dict.fromkeys(toolsets))
+    toolbox = services.toolboxes.for_tenant(tenant)
+    names = toolbox.toolset_names() if toolsets is None else tuple(dict.fromkeys(toolsets))
     try:
-        specs = services.toolbox.specs(names)
+        specs = await toolbox.specs(names)
     except InvalidRequestError as error:
         raise InvalidRequestError(error.detail, pointer="/toolsets") from error
     return names, msgspec.json.encode(specs, order="sorted")

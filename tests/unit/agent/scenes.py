@@ -135,7 +135,7 @@ class Workbench(Toolbox):
         return ()
 
     @override
-    def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
+    async def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
         return SPECS
 
     @override

@@ -28,7 +28,7 @@ class Echo(Toolbox):
         return ("own",)
 
     @override
-    def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
+    async def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
         return OWN
 
     @override

@@ -47,7 +47,7 @@ class Tools(Toolbox):
         return ()
 
     @override
-    def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
+    async def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
         return ()
 
     @override

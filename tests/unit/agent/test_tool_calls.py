@@ -14,6 +14,7 @@ from app.clock import SystemClock
 from app.domain.messages import ToolCall, ToolSpec
 from app.domain.tools import FinishedCall, ToolContext, ToolOutcome
 from app.ports import Toolbox
+from app.tools.execution import ToolExecutor
 from app.tools.pool import ToolPool
 from app.tools.registry import ToolRegistry
 from tests.fakes.tooling.builders import call_of, context_of, tool_of
@@ -33,7 +34,7 @@ class ScriptedToolbox(Toolbox):
         return ()
 
     @override
-    def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
+    async def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
         raise NotImplementedError(toolsets)
 
     @override
@@ -248,7 +249,7 @@ async def test_with_the_real_registry_one_of_three_fails_and_all_are_answered(er
         await failed.wait()
         return "the real result"
 
-    registry = ToolRegistry([tool_of(ok, "ok"), tool_of(boom, "boom"), tool_of(slow, "slow")], timeout_s=5)
+    registry = ToolRegistry([tool_of(ok, "ok"), tool_of(boom, "boom"), tool_of(slow, "slow")], ToolExecutor(5))
     batches = await collect(run(registry, "ok", "boom", "slow"))
     finished = sorted((finished for batch in batches for finished in batch), key=lambda call: call.index)
     assert [call.call.id for call in finished] == ["c0", "c1", "c2"]
@@ -277,7 +278,7 @@ async def test_with_the_real_registry_neither_a_stubborn_tool_nor_a_blocked_thre
                 continue
         return "at last"
 
-    registry = ToolRegistry([tool_of(blocked, "blocked"), tool_of(stubborn, "stubborn")], timeout_s=60)
+    registry = ToolRegistry([tool_of(blocked, "blocked"), tool_of(stubborn, "stubborn")], ToolExecutor(60))
     reader = asyncio.create_task(collect(run(registry, "blocked", "stubborn")))
     await started.wait()
     await asyncio.to_thread(in_thread.wait, 5)

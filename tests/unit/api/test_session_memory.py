@@ -65,7 +65,7 @@ async def test_another_end_user_brings_another_memory(gateway_with_memory: Gatew
 
 async def test_the_tool_brings_the_snapshot_and_takes_it_away(gateway_with_memory: Gateway, client: httpx.AsyncClient) -> None:
     session_id = (await create(client, user="ada", toolsets=["time"]))["id"]
-    await client.patch(f"/sessions/{session_id}", json={"toolsets": ["time", "recall"]})
+    await client.patch(f"/sessions/{session_id}", json={"toolsets": ["time", "core"]})
     assert snapshot(gateway_with_memory, session_id) == memory_snapshot(ADA)
     await client.patch(f"/sessions/{session_id}", json={"toolsets": []})
     assert snapshot(gateway_with_memory, session_id) is None

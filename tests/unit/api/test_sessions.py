@@ -33,7 +33,7 @@ async def test_an_empty_body_makes_a_session_with_the_tenants_defaults(gateway: 
     assert session["id"].startswith("sess_")
     assert session["system_prompt"] == "You are a helpful assistant."
     assert session["model"] is None
-    assert session["toolsets"] == ["notes", "recall", "time"]
+    assert session["toolsets"] == ["core", "notes", "time"]
     assert session["metadata"] == {}
     assert session["status"] == "idle"
     assert session["active_turn_id"] is None
@@ -182,7 +182,7 @@ async def test_patch_changes_what_is_given_and_null_restores_the_default(gateway
     assert changed == session | {"toolsets": ["time"], "user": "eve"}
     assert restored["system_prompt"] == "You are a helpful assistant."
     assert (restored["model"], restored["user"], restored["metadata"]) == (None, None, {})
-    assert restored["toolsets"] == ["notes", "recall", "time"]
+    assert restored["toolsets"] == ["core", "notes", "time"]
     assert b"add_note" in gateway.sessions.stored(SessionId(session["id"])).tools
 
 

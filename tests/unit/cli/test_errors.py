@@ -5,7 +5,7 @@ from app.api.errors import FieldError, InvalidBodyError
 from app.cli.errors import CommandError, described
 from app.domain.errors import ConflictError, InvalidRequestError, UnavailableError
 from app.settings import Settings
-from app.tools.tool import ToolConfigurationError
+from app.tools.schema import ToolConfigurationError
 
 
 def unavailable() -> UnavailableError:

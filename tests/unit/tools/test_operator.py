@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from app.tools.execution import ToolExecutor
 from app.tools.operator import Tool, load_operator_tools
 from app.tools.pool import ToolPool
 from app.tools.registry import ToolRegistry
-from app.tools.tool import ToolConfigurationError
+from app.tools.schema import ToolConfigurationError
 from tests.fakes.tooling import shop
 from tests.fakes.tooling.builders import call_of, context_of
 
@@ -25,7 +26,7 @@ def pool() -> Iterator[ToolPool]:
 
 @pytest.fixture
 def registry(pool: ToolPool) -> ToolRegistry:
-    return ToolRegistry(load_operator_tools(f" {SHOP} ,, {SHOP}", pool), timeout_s=5)
+    return ToolRegistry(load_operator_tools(f" {SHOP} ,, {SHOP}", pool), ToolExecutor(5))
 
 
 async def call(registry: ToolRegistry, name: str, arguments: str) -> str:
@@ -33,9 +34,9 @@ async def call(registry: ToolRegistry, name: str, arguments: str) -> str:
     return outcome.output
 
 
-def test_modules_are_listed_in_the_toolset_operator(registry: ToolRegistry) -> None:
+async def test_modules_are_listed_in_the_toolset_operator(registry: ToolRegistry) -> None:
     assert registry.toolset_names() == ("operator",)
-    specs = {spec.name: spec for spec in registry.specs(["operator"])}
+    specs = {spec.name: spec for spec in await registry.specs(["operator"])}
     assert list(specs) == ["greet", "order", "order_later", "stock", "who-is-it"]
     assert specs["stock"].description == "How many pieces of an article are there."
     assert specs["order"].description == "Order it."
@@ -127,6 +128,6 @@ TOOLS: list[Tool] = []
 def test_a_tool_that_could_not_be_called_is_refused_at_start(tool: Tool, reason: str, pool: ToolPool) -> None:
     TOOLS[:] = [tool]
     with pytest.raises(ToolConfigurationError) as refused:
-        ToolRegistry(load_operator_tools(__name__, pool), timeout_s=1)
+        ToolRegistry(load_operator_tools(__name__, pool), ToolExecutor(1))
     assert reason in str(refused.value)
     assert f"(module {__name__})" in str(refused.value)

@@ -11,16 +11,18 @@ import pytest
 
 from app.domain.errors import InvalidRequestError
 from app.domain.tools import ToolContext, ToolOutcome
+from app.tools.execution import ToolExecutor
 from app.tools.pool import ToolPool
 from app.tools.registry import ToolRegistry
-from app.tools.tool import OPERATOR, Handler, ToolConfigurationError
+from app.tools.schema import ToolConfigurationError
+from app.tools.tool import OPERATOR, Handler
 from tests.fakes.tooling.builders import call_of, context_of, tool_of
 
 PROBE = context_of("probe")
 
 
 def registry_of(handler: Handler, *, timeout_s: float = 5.0, parameters: dict[str, Any] | None = None) -> ToolRegistry:
-    return ToolRegistry([tool_of(handler, parameters=parameters or {"type": "object"})], timeout_s=timeout_s)
+    return ToolRegistry([tool_of(handler, parameters=parameters or {"type": "object"})], ToolExecutor(timeout_s))
 
 
 async def ok(arguments: dict[str, Any], context: ToolContext) -> object:
@@ -35,42 +37,42 @@ def raising(error: BaseException) -> Handler:
 
 
 def test_toolsets_are_those_of_registered_tools() -> None:
-    assert ToolRegistry([tool_of(ok)], timeout_s=1).toolset_names() == ("core",)
-    assert ToolRegistry([tool_of(ok, "b"), tool_of(ok, "a", toolset=OPERATOR)], timeout_s=1).toolset_names() == ("core", "operator")
+    assert ToolRegistry([tool_of(ok)], ToolExecutor(1)).toolset_names() == ("core",)
+    assert ToolRegistry([tool_of(ok, "b"), tool_of(ok, "a", toolset=OPERATOR)], ToolExecutor(1)).toolset_names() == ("core", "operator")
 
 
-def test_specs_are_sorted_by_name_and_limited_to_the_toolsets() -> None:
-    registry = ToolRegistry([tool_of(ok, "b"), tool_of(ok, "c", toolset=OPERATOR), tool_of(ok, "a")], timeout_s=1)
-    assert [spec.name for spec in registry.specs(["core"])] == ["a", "b"]
-    assert [spec.name for spec in registry.specs(["operator", "core"])] == ["a", "b", "c"]
-    assert registry.specs([]) == ()
+async def test_specs_are_sorted_by_name_and_limited_to_the_toolsets() -> None:
+    registry = ToolRegistry([tool_of(ok, "b"), tool_of(ok, "c", toolset=OPERATOR), tool_of(ok, "a")], ToolExecutor(1))
+    assert [spec.name for spec in await registry.specs(["core"])] == ["a", "b"]
+    assert [spec.name for spec in await registry.specs(["operator", "core"])] == ["a", "b", "c"]
+    assert await registry.specs([]) == ()
 
 
-def test_an_unknown_toolset_is_refused_with_the_known_ones() -> None:
+async def test_an_unknown_toolset_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InvalidRequestError, match="available: core") as refused:
-        ToolRegistry([tool_of(ok)], timeout_s=1).specs(["core", "x" * 500])
+        await ToolRegistry([tool_of(ok)], ToolExecutor(1)).specs(["core", "x" * 500])
     assert len(refused.value.detail) < 200
 
 
 @pytest.mark.parametrize("name", ["", "browser.tabs.open", "a b", "é", "x" * 65, "a\n", 'view" path='])
 def test_an_illegal_name_is_refused_at_start(name: str) -> None:
     with pytest.raises(ToolConfigurationError, match=r"a test.*1 to 64 letters"):
-        ToolRegistry([tool_of(ok, name)], timeout_s=1)
+        ToolRegistry([tool_of(ok, name)], ToolExecutor(1))
 
 
 def test_a_name_is_given_once() -> None:
     with pytest.raises(ToolConfigurationError, match="the name is taken"):
-        ToolRegistry([tool_of(ok), tool_of(ok)], timeout_s=1)
+        ToolRegistry([tool_of(ok), tool_of(ok)], ToolExecutor(1))
 
 
 def test_a_schema_that_cannot_be_used_is_refused_at_start_with_the_tools_name() -> None:
     with pytest.raises(ToolConfigurationError, match=r"'probe' \(a test\): its parameters"):
-        ToolRegistry([tool_of(ok, parameters={"type": "array"})], timeout_s=1)
+        ToolRegistry([tool_of(ok, parameters={"type": "array"})], ToolExecutor(1))
 
 
 @pytest.mark.parametrize("name", ["nope", "", "x" * 457, 'view_file" path=', "\ud800", "hidden"])
 async def test_a_call_of_what_is_not_enabled_names_the_available_tools(name: str) -> None:
-    registry = ToolRegistry([tool_of(ok), tool_of(ok, "hidden"), tool_of(ok, "other")], timeout_s=1)
+    registry = ToolRegistry([tool_of(ok), tool_of(ok, "hidden"), tool_of(ok, "other")], ToolExecutor(1))
     outcome = await registry.call(call_of(name), context_of("probe", "other", "gone"))
     assert outcome.is_error
     assert "Available tools: other, probe." in outcome.output

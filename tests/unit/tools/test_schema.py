@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.tools.schema import ParameterSchema
-from app.tools.tool import ToolConfigurationError
+from app.tools.schema import ParameterSchema, ToolConfigurationError
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ class Stage:
                 memory=InMemoryMemories(self.sessions),
             ),
             models=OneModel(model),
-            toolbox=toolbox or InMemoryToolbox({"shop": ("buy",)}),
+            toolboxes=toolbox or InMemoryToolbox({"shop": ("buy",)}),
             clock=self.clock,
             wakeups=self.hub,
             timing=Timing(lease_ttl_s=TTL_S, lease_beat_s=BEAT_S, poll_s=POLL_S, max_running_turns=limit),

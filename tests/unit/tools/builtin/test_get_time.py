@@ -8,6 +8,7 @@ from typing_extensions import override
 from app.clock import SystemClock
 from app.domain.tools import ToolOutcome
 from app.tools.builtin.get_time import get_time_tool
+from app.tools.execution import ToolExecutor
 from app.tools.registry import ToolRegistry
 from tests.fakes.tooling.builders import call_of, context_of
 
@@ -21,7 +22,7 @@ class NewYearClock(SystemClock):
 
 
 async def get_time(arguments: str) -> ToolOutcome:
-    return await ToolRegistry([get_time_tool(NewYearClock())], timeout_s=5).call(call_of("get_time", arguments), context_of("get_time"))
+    return await ToolRegistry([get_time_tool(NewYearClock())], ToolExecutor(5)).call(call_of("get_time", arguments), context_of("get_time"))
 
 
 @pytest.mark.parametrize("arguments", ["", "{}", '{"timezone":""}', '{"timezone":"UTC"}', '{"timezone":" UTC ","why":"x"}'])

@@ -10,6 +10,7 @@ from app.domain.messages import canonical_json
 from app.domain.sessions import NewSession
 from app.domain.tools import ToolContext, ToolOutcome
 from app.tools.builtin.memory import memory_tool
+from app.tools.execution import ToolExecutor
 from app.tools.registry import ToolRegistry
 from tests.fakes.clock import HandClock
 from tests.fakes.memories import InMemoryMemories
@@ -42,7 +43,7 @@ class Stage:
     def __init__(self) -> None:
         self.sessions = InMemorySessions(HandClock())
         self.store = InMemoryMemories(self.sessions)
-        self.registry = ToolRegistry([memory_tool(self.store)], timeout_s=10)
+        self.registry = ToolRegistry([memory_tool(self.store)], ToolExecutor(10))
 
     async def fill(self) -> None:
         for name, tenant, user in (

@@ -7,6 +7,7 @@ from app.domain.ids import MessageId, SessionId, TenantId, TurnId
 from app.domain.messages import Message, Role
 from app.domain.tools import ToolContext, ToolOutcome
 from app.tools.builtin.session_search import session_search_tool
+from app.tools.execution import ToolExecutor
 from app.tools.registry import ToolRegistry
 from tests.fakes.clock import HandClock
 from tests.fakes.search import InMemorySearch
@@ -25,7 +26,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.sessions = InMemorySessions(HandClock())
-        self.registry = ToolRegistry([session_search_tool(InMemorySearch(self.sessions))], timeout_s=10)
+        self.registry = ToolRegistry([session_search_tool(InMemorySearch(self.sessions))], ToolExecutor(10))
 
     async def fill(self) -> None:
         for session_id, tenant in ((OWN, TENANT), (EARLIER, TENANT), (FOREIGN, TenantId("ten_2"))):

@@ -8,6 +8,7 @@ import pytest
 
 from app.domain.tools import ToolOutcome
 from app.tools.builtin.todo import CUT_MARKER, todo_tool
+from app.tools.execution import ToolExecutor
 from app.tools.registry import ToolRegistry
 from tests.fakes.tooling.builders import call_of, context_of
 from tests.fakes.tooling.todo_store import MemoryTodoStore
@@ -18,7 +19,7 @@ class Lists:
 
     def __init__(self) -> None:
         self.store = MemoryTodoStore()
-        self._registry = ToolRegistry([todo_tool(self.store)], timeout_s=5)
+        self._registry = ToolRegistry([todo_tool(self.store)], ToolExecutor(5))
 
     async def raw(self, arguments: dict[str, Any], session: str = "sess_1") -> ToolOutcome:
         return await self._registry.call(call_of("todo", json.dumps(arguments)), context_of("todo", session=session))
