@@ -13,7 +13,7 @@ from app.domain.guardrails import ToolTraits
 from app.domain.ids import KeyId, ReplicaId, SessionId, TenantId, TurnId
 from app.domain.memory import Memory
 from app.domain.messages import StoredMessage, ToolCall, ToolSpec
-from app.domain.model import ModelChunk, ModelRequest, RouteRef
+from app.domain.model import ModelChunk, ModelRequest, RouteRef, Usage
 from app.domain.openings import NewTurn, Opening, OpenTurn, Replayed
 from app.domain.quotas import DayUse, UsageLine
 from app.domain.recall import Reader, SearchHit, SessionExcerpt
@@ -50,6 +50,9 @@ class ModelClient(Protocol):
     @property
     def room(self) -> Room:
         """The context window of that route."""
+
+    def cost_usd(self, route: RouteRef, usage: Usage) -> float | None:
+        """What ``usage`` costs on one of its routes; ``None`` when it has no prices, or the route is not one of them."""
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[ModelChunk], None]:
         """Yield batches of chunks (what arrived together comes together); the last chunk is one ``ModelReply``.
@@ -225,13 +228,16 @@ class HealthStore(Protocol):
         """Everything that is cooling down or on probation."""
 
     async def report(self, report: CooldownReport) -> Cooldown:
-        """Add a failure; a running cool-down is never made shorter by it."""
+        """Add a failure. A running cool-down is never made shorter by it, but by a promise: the provider itself named that time."""
 
     async def clear(self, keys: Sequence[str]) -> None:
         """These answered: forget their failures. A running cool-down that a provider asked for stays."""
 
     async def claim_probe(self, key: str, for_s: float) -> bool:
         """Whether the caller may try what is on probation; for ``for_s`` seconds nobody else may. True when nothing is known of it."""
+
+    async def leave_probe(self, keys: Sequence[str]) -> None:
+        """What was claimed is not tried after all: the next one may."""
 
     async def prune(self, age_s: float) -> int:
         """Forget what has been quiet for ``age_s`` seconds; returns the rows removed."""

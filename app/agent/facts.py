@@ -10,7 +10,7 @@ from app.domain.compaction import ContextState
 from app.domain.conversation_events import BudgetWarning
 from app.domain.events import MAX_EVENT_TEXT, AttemptFailedEvent, AttemptReset, Fact, ProviderFallback, ProviderThrottled, ToolCompleted
 from app.domain.messages import StoredMessage, content_text
-from app.domain.model import AttemptFailed, Delta, MessageDelta, ModelChunk, ModelReply, ReasoningDelta, Throttled
+from app.domain.model import AttemptFailed, Delta, MessageDelta, ModelChunk, ModelReply, ReasoningDelta, RouteRef, Throttled
 from app.domain.tools import FinishedCall
 from app.domain.turns import Compaction, MachineState, Outcome, PressureLevel
 
@@ -62,6 +62,8 @@ class Arrivals:
     facts: list[LoopFact]
     state: MachineState
     reply: ModelReply | None
+    next_route: RouteRef | None = None
+    """The route that is asked after a failed attempt."""
 
     @classmethod
     def of(cls, batch: Sequence[ModelChunk], state: MachineState) -> "Arrivals":
@@ -69,6 +71,7 @@ class Arrivals:
         facts: list[LoopFact] = []
         deltas: list[Delta] = []
         reply: ModelReply | None = None
+        next_route: RouteRef | None = None
         for chunk in batch:
             if isinstance(chunk, MessageDelta | ReasoningDelta):
                 deltas.append(chunk)
@@ -82,10 +85,11 @@ class Arrivals:
                 facts.append(Record(events=(_throttled(chunk),), messages=(), state=state))
             else:
                 state = machine.count_failure(state, chunk)
+                next_route = chunk.next_route
                 facts.append(Record(events=_attempt_events(chunk), messages=(), state=state))
         if deltas:
             facts.append(Show(deltas))
-        return cls(facts=facts, state=state, reply=reply)
+        return cls(facts=facts, state=state, reply=reply, next_route=next_route)
 
 
 def _throttled(chunk: Throttled) -> ProviderThrottled:

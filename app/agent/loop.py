@@ -46,6 +46,7 @@ class AgentLoop:
 
     def __init__(self, parts: LoopParts) -> None:
         self._run: Run | None = None
+        self._call: ModelCall | None = None
         self._model = parts.model
         self._toolbox = parts.toolbox
         self._clock = parts.clock
@@ -62,10 +63,15 @@ class AgentLoop:
             )
         )
 
-    @property
-    def state(self) -> MachineState | None:
-        """The state as of now: it counts model calls that no fact has told yet. ``None`` before the start."""
-        return None if self._run is None else self._run.state
+    def interrupted_state(self, shown_chars: int) -> MachineState | None:
+        """The state as of now: it counts model calls that no fact has told yet. ``None`` before the start.
+
+        The open attempt counts by estimate, when it has shown ``shown_chars`` characters.
+        """
+        state, call = None if self._run is None else self._run.state, self._call
+        if call is None or not shown_chars or call.reply is not None:
+            return state
+        return machine.count_interrupted(call.state, call.use_so_far(shown_chars))
 
     def run(self, turn: OpenTurn, working_set: Sequence[StoredMessage]) -> AsyncGenerator[LoopFact, None]:
         """Yield the turn's facts; the last is its End. ``working_set`` holds the session's messages, the turn's input included."""
@@ -100,8 +106,10 @@ class AgentLoop:
     async def _iterate(self, run: Run) -> AsyncGenerator[LoopFact, None]:
         """Steps 6 to 9."""
         async with aclosing(ModelCall(self._model, run.request(), run.state)) as call:
+            self._call = call
             while (shown := await call.next()) is not None:
                 yield shown
+        self._call = None
         run.state = call.state
         if isinstance(call.failure, ContextOverflowError):
             async with aclosing(self._compactor.after_refusal(run, call.failure.window)) as facts:

@@ -101,6 +101,11 @@ def count_failure(state: MachineState, failed: AttemptFailed) -> MachineState:
     return _charge(state, RouteUse(route=failed.route, attempts=1, failed=1, usage=failed.usage, cost_usd=failed.cost_usd))
 
 
+def count_interrupted(state: MachineState, use: RouteUse) -> MachineState:
+    """Add what an attempt used that was stopped before its reply was there."""
+    return _charge(msgspec.structs.replace(state, attempts=state.attempts + 1, route=use.route), use)
+
+
 def count_auxiliary(state: MachineState, reply: ModelReply) -> MachineState:
     """Add a call that was made for the turn beside its own, such as one for a summary. It stands in for none of them."""
     counted = count_reply(state, reply)

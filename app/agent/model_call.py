@@ -4,8 +4,8 @@ from collections import deque
 
 from app.agent.facts import Arrivals, LoopFact
 from app.domain.errors import ModelError
-from app.domain.model import ModelReply, ModelRequest
-from app.domain.turns import MachineState
+from app.domain.model import ModelReply, ModelRequest, estimated_usage
+from app.domain.turns import MachineState, RouteUse
 from app.ports import ModelClient
 
 
@@ -18,6 +18,9 @@ class ModelCall:
     def __init__(self, model: ModelClient, request: ModelRequest, state: MachineState) -> None:
         self._batches = model.stream(request)
         self._facts: deque[LoopFact] = deque()
+        self._model = model
+        self._route = model.primary
+        self._input_tokens = request.input_tokens
         self.state = state
         self.reply: ModelReply | None = None
         self.failure: ModelError | None = None
@@ -34,8 +37,14 @@ class ModelCall:
                 return None
             arrivals = Arrivals.of(batch, self.state)
             self.state, self.reply = arrivals.state, arrivals.reply
+            self._route = arrivals.next_route or self._route
             self._facts.extend(arrivals.facts)
         return self._facts.popleft()
+
+    def use_so_far(self, shown_chars: int) -> RouteUse:
+        """What the open attempt has used, by estimate, when it has shown ``shown_chars`` characters."""
+        usage = estimated_usage(self._input_tokens, shown_chars)
+        return RouteUse(route=self._route, attempts=1, usage=usage, cost_usd=self._model.cost_usd(self._route, usage))
 
     async def aclose(self) -> None:
         """Stop the call; closes the provider's socket."""

@@ -85,6 +85,15 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+CHARS_PER_TOKEN = 4
+"""Of text whose tokens nobody counted."""
+
+
+def estimated_usage(input_tokens: int, shown_chars: int) -> Usage:
+    """What an attempt used that broke off, or was interrupted, before the provider told: it is paid for all the same."""
+    return Usage(input_tokens=input_tokens, output_tokens=-(-shown_chars // CHARS_PER_TOKEN))
+
+
 class RouteRef(msgspec.Struct, frozen=True, kw_only=True):
     """Which route of a chain: shown to clients, so it holds no address and no credential."""
 

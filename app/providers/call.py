@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from app.domain.delivery import Booked
 from app.domain.errors import ContextOverflowError, ModelError, ModelUnavailableError
-from app.domain.model import AttemptFailed, FailureReason, ModelRequest, Throttled
+from app.domain.model import AttemptFailed, Delta, FailureReason, ModelRequest, Throttled
 from app.providers.amend import Amendment, amend
 from app.providers.classify import Failure
 from app.providers.stream import Attempt
@@ -20,14 +20,17 @@ class Call:
     __slots__ = (
         "amended",
         "attempt",
+        "backed_off_s",
         "failed",
         "failures",
+        "floor",
         "notices",
         "number",
         "passed",
         "probing",
         "request",
         "reserved",
+        "said",
         "shown",
         "targets",
         "tries",
@@ -43,8 +46,14 @@ class Call:
         self.passed: set[int] = set()
         """Places in the chain that this call does not ask (again)."""
         self.probing: Target | None = None
+        """On probation, and nobody but this call may try it; it has not yet."""
         self.amended: tuple[Amendment, ...] = ()
         self.waited_s = 0.0
+        """For limits and promised times."""
+        self.backed_off_s = 0.0
+        """Between attempts on one target, where nobody named a time."""
+        self.floor = 0
+        """Tokens: a target with a smaller window than this would refuse the request as another one did."""
         self.failed: list[AttemptFailed] = []
         self.failures: list[Failure] = []
         """Of the same attempts."""
@@ -53,13 +62,15 @@ class Call:
         self.attempt: Attempt | None = None
         self.shown = False
         """Some of the present attempt's deltas were given out."""
+        self.said = 0
+        """Characters of them."""
         self.reserved: Booked | None = None
         """A place in the limits that no attempt has used yet."""
 
     @property
     def open_targets(self) -> list[Target]:
         """Targets that may still be asked, in order, whatever their health."""
-        return [target for target in self.targets if target.place not in self.passed and self.fits(target)]
+        return [target for target in self.targets if target.place not in self.passed and self.fits(target) and self._is_large(target)]
 
     @property
     def too_small(self) -> Target | None:
@@ -70,6 +81,17 @@ class Call:
         """Whether there is another target that was not asked, be it one that takes only a smaller request."""
         return any(target is not present and target.place not in self.passed for target in self.targets)
 
+    def untried_fitting(self, present: Target) -> bool:
+        """Whether there is another target that was not asked and that is likely to take the request as it is."""
+        return any(target is not present for target in self.open_targets)
+
+    def refused_as_too_long(self, target: Target, window: int | None) -> None:
+        """``target`` did not take the request; ``window`` is the number of tokens that it named."""
+        self.floor = max(self.floor, min(window or target.route.context_window, target.route.context_window))
+
+    def _is_large(self, target: Target) -> bool:
+        return target.route.context_window >= self.floor
+
     def fits(self, target: Target) -> bool:
         """Whether the request is likely to fit.
 
@@ -78,7 +100,13 @@ class Call:
         route = target.route
         if route.context_window >= self.targets[0].route.context_window:
             return True
-        return self.request.input_tokens + route.output_tokens <= route.context_window
+        return self.request.input_tokens + route.output_limit(self.request.options) <= route.context_window
+
+    def show(self, deltas: Sequence[Delta]) -> None:
+        """Deltas of the present attempt are given out."""
+        self.shown = True
+        for delta in deltas:
+            self.said += len(delta.text)
 
     def amend(self, amendment: Amendment) -> None:
         """Send the request differently from now on."""
@@ -100,10 +128,14 @@ class Call:
         return any(failure.reason is FailureReason.CONNECTION_BROKEN for failure in self.failures)
 
     def error(self) -> ModelError:
-        """What the call ends with: of its failures the last one that may pass, else the last."""
+        """What the call ends with: a refusal as too long if there was one, since a shorter conversation can be sent again to all.
+
+        Else of its failures the last one that may pass, else the last.
+        """
         attempts = tuple(self.failed)
         last = self.failures[-1]
-        if last.compact:
-            return ContextOverflowError(last.reason, last.message, attempts, window=last.window)
+        overflow = next((failure for failure in self.failures if failure.compact), None)
+        if overflow is not None:
+            return ContextOverflowError(overflow.reason, overflow.message, attempts, window=overflow.window)
         telling = next((failure for failure in reversed(self.failures) if failure.retryable), last)
         return ModelUnavailableError(telling.reason, telling.message, attempts, retry_after_s=telling.retry_after_s)

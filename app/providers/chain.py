@@ -19,6 +19,7 @@ from app.domain.model import (
     RouteRef,
     Throttled,
     Usage,
+    estimated_usage,
 )
 from app.domain.tenants import Route
 from app.ports import Clock, ModelClient
@@ -76,7 +77,7 @@ class FallbackChain(ModelClient):
     def __init__(self, tenant_id: TenantId, routes: Sequence[Route], layer: ProviderLayer) -> None:
         self._targets = targets_of(tenant_id, routes)
         self._layer = layer
-        self._selection = Selection(tenant_id, layer.board, layer.limiter, layer.longest_wait_s)
+        self._selection = Selection(tenant_id, layer.board, layer.limiter, layer.clock, longest_wait_s=layer.longest_wait_s)
 
     @property
     @override
@@ -92,6 +93,12 @@ class FallbackChain(ModelClient):
         return Room(window=route.context_window, output_tokens=route.output_tokens)
 
     @override
+    def cost_usd(self, route: RouteRef, usage: Usage) -> float | None:
+        """See :class:`app.ports.ModelClient`."""
+        target = next((target for target in self._targets if target.ref == route), None)
+        return None if target is None else target.route.cost_usd(usage)
+
+    @override
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[ModelChunk], None]:
         """See :class:`app.ports.ModelClient`. Between attempts it sleeps on the clock."""
         call = Call(request, self._targets)
@@ -104,9 +111,12 @@ class FallbackChain(ModelClient):
                 if not isinstance(choice, Selected):
                     choice = await self._after_wait(choice, call)
                     continue
+                if not await self._is_due(choice, call):
+                    choice = await self._selection.next(call)
+                    continue
                 attempt = await self._begin(choice, call)
                 while deltas := await attempt.read():
-                    call.shown = True
+                    call.show(deltas)
                     yield deltas
                 attempt.close()
                 outcome = await self._settled(choice, attempt)
@@ -120,16 +130,35 @@ class FallbackChain(ModelClient):
         finally:
             await self._release(call)
 
+    async def _is_due(self, choice: Selected, call: Call) -> bool:
+        """Wait for the place in the limits; false, and the place is given back, when it cannot be used any more."""
+        remaining_s = choice.at - self._layer.clock.monotonic()
+        if remaining_s > 0.0:
+            await self._wait(call, remaining_s)
+        if self._selection.holds(choice):
+            return True
+        if call.reserved is not None:
+            await self._layer.limiter.give_back(call.reserved)
+            call.reserved = None
+        return False
+
     async def _begin(self, choice: Selected, call: Call) -> Attempt:
-        """Wait for the place in the limits, then send the request."""
+        """Send the request."""
         layer, target = self._layer, choice.target
-        if choice.delay_s > 0.0:
-            await self._wait(call, choice.delay_s)
         call.reserved = None
+        if target is call.probing:
+            call.probing = None  # it is being tried: its success or failure settles the matter
         call.tries += 1
         call.shown = False
+        call.said = 0
         layer.counters.attempts += 1
-        attempt = Attempt(target.route, target.endpoint, target.mode.decoder(call.request, call.number), layer.rest_s)
+        attempt = Attempt(
+            target.route,
+            target.endpoint,
+            target.mode.decoder(call.request, call.number),
+            layer.rest_s,
+            filled=call.request.input_tokens / target.route.context_window,
+        )
         call.attempt = attempt
         await attempt.open(layer.transport, target.mode.encode(target.route, call.request), layer.clock)
         return attempt
@@ -140,6 +169,8 @@ class FallbackChain(ModelClient):
             call.attempt.close()
         if call.reserved is not None:
             await self._layer.limiter.give_back(call.reserved)
+        if call.probing is not None:
+            await self._layer.board.leave_probe(call.probing.keys)
 
     def _notices(self, call: Call, choice: Choice) -> Sequence[ModelChunk]:
         """What the caller is to know before the next step: routes left out, and a wait."""
@@ -167,6 +198,14 @@ class FallbackChain(ModelClient):
         call.waited_s += delay_s
         await self._layer.clock.sleep(delay_s)
 
+    async def _pause(self, call: Call, delay_s: float) -> None:
+        """Wait between two attempts on one route."""
+        if call.failures[-1].retry_after_s is not None:
+            await self._wait(call, delay_s)
+        else:
+            call.backed_off_s += delay_s
+            await self._layer.clock.sleep(delay_s)
+
     async def _settled(self, choice: Selected, attempt: Attempt) -> ReplyParts | Failure:
         """The attempt's outcome, after making its booking right and taking note of what the provider said of its limits."""
         layer, usage, outcome = self._layer, attempt.usage, attempt.outcome
@@ -187,6 +226,8 @@ class FallbackChain(ModelClient):
     async def _judge(self, failure: Failure, target: Target, call: Call, *, arrived: bool) -> Step:
         if call.is_overflow(target, failure.reason):
             failure = transport_failure(FailureReason.CONTEXT_OVERFLOW)
+        if failure.compact:
+            call.refused_as_too_long(target, failure.window)
         call.failures.append(failure)
         self._layer.counters.failures[failure.reason] += 1
         step = next_step(failure, self._situation(target, call, arrived=arrived), random=self._layer.random())
@@ -203,6 +244,8 @@ class FallbackChain(ModelClient):
             longest_wait_s=self._layer.longest_wait_s - call.waited_s,
             others=self._selection.others(call, target),
             untried=call.untried(target),
+            fitting=call.untried_fitting(target),
+            backed_off_s=call.backed_off_s,
             arrived=arrived,
             amended=call.amended,
         )
@@ -223,7 +266,7 @@ class FallbackChain(ModelClient):
                 if step.amendment is not None:
                     call.amend(step.amendment)
                 if step.delay_s > 0.0:
-                    await self._wait(call, step.delay_s)
+                    await self._pause(call, step.delay_s)
                 return await self._selection.again(call, target)
             case NextRoute() if following is not None:
                 return following
@@ -235,7 +278,7 @@ class FallbackChain(ModelClient):
 
 def _record(call: Call, target: Target, step: Step, following: Choice | None) -> AttemptFailed:
     failure = call.failures[-1]
-    usage = call.attempt.usage if call.attempt is not None else _NOTHING
+    usage = _used(call, failure)
     next_route, delay_s = None, 0.0
     if isinstance(step, Repeat):
         next_route, delay_s = target.ref, step.delay_s
@@ -256,6 +299,16 @@ def _record(call: Call, target: Target, step: Step, following: Choice | None) ->
     call.failed.append(failed)
     call.number += 1
     return failed
+
+
+def _used(call: Call, failure: Failure) -> Usage:
+    """What a failed attempt used. Of one that was accepted and broke off before its usage came that is an estimate: it is paid for."""
+    attempt = call.attempt
+    if attempt is None:
+        return _NOTHING
+    if attempt.usage != _NOTHING or failure.status is not None or not call.said:
+        return attempt.usage
+    return estimated_usage(call.request.input_tokens, call.said)
 
 
 def _reply(target: Target, parts: ReplyParts, usage: Usage, call: Call) -> ModelReply:

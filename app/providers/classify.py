@@ -69,6 +69,8 @@ _UNWRAPPED: Final = frozenset({413, 429, 529})
 """Statuses that count when a server error's body names them: a proxy passes on what its upstream said."""
 _WORDLESS: Final = frozenset({400, 413})
 """Cerebras answers overflow by these without a body."""
+_PLAUSIBLE: Final = 0.5
+"""Part of a window from which a refusal without a word is taken for one of the request's size: windows are often declared too large."""
 _SPOKEN: Final = frozenset({FailureReason.RATE_LIMIT, FailureReason.OVERLOADED, FailureReason.BILLING})
 """Reasons that come with a time to wait in words."""
 _SAID_WITH_403: Final = frozenset(
@@ -132,13 +134,18 @@ def transport_failure(reason: FailureReason, *, retryable: bool = True) -> Failu
     return Failure(reason=reason, retryable=retryable and traits.retryable, message=traits.sentence)
 
 
-def classify_response(status: int, headers: Mapping[str, str], body: bytes, *, secrets: tuple[str, ...], now: datetime) -> Failure:
-    """The failure behind a response with an error status. ``now`` is aware; ``headers`` are looked up in lower case."""
+def classify_response(
+    status: int, headers: Mapping[str, str], body: bytes, *, secrets: tuple[str, ...], now: datetime, filled: float | None = None
+) -> Failure:
+    """The failure behind a response with an error status. ``now`` is aware; ``headers`` are looked up in lower case.
+
+    ``filled``: the part of the route's window that the request took, by estimate.
+    """
     said = read_body(body)
     kind = headers.get("x-amzn-errortype")  # where Bedrock puts the code
     if kind:
         said = msgspec.structs.replace(said, codes=(kind, *said.codes))
-    if status in _WORDLESS and not body.strip():
+    if status in _WORDLESS and not body.strip() and (filled is None or filled >= _PLAUSIBLE):
         return _failure(FailureReason.CONTEXT_OVERFLOW, said, status=status, secrets=secrets, asked=None)
     asked = header_wait_s(headers, now)
     if asked is None:

@@ -26,6 +26,8 @@ PROBE_S: Final = 30.0
 """How long one caller has for trying a target on probation before another one may."""
 QUIET_S: Final = 3_600.0
 """What has been quiet for so long is forgotten."""
+SURE_S: Final = 10.0
+"""So long a limit that is used up, as the headers of a good response say, is believed without asking."""
 _ASK_AGAIN_S: Final = 1.0
 """After a refused probe the store is not asked again for so long: the next refresh tells more."""
 _MAX_ENTRIES: Final = 10_000
@@ -36,10 +38,10 @@ class Healthy(msgspec.Struct, frozen=True):
 
 
 class Cooling(msgspec.Struct, frozen=True, kw_only=True):
-    """Left alone for another ``remaining_s``. ``promised``: the provider named the time, so it is not asked before it is over."""
+    """Left alone for another ``remaining_s``. For ``promised_s`` of them the provider asked itself: it is not asked before."""
 
     remaining_s: float
-    promised: bool
+    promised_s: float
     reason: FailureReason
 
 
@@ -92,7 +94,7 @@ class HealthBoard:
     def standing(self, keys: TargetKeys) -> Standing:
         """How a route stands. No I/O.
 
-        The longest cool-down of the three keys, else probation when one of them failed lately. A promise of any is a promise.
+        The longest cool-down of the three keys, and the longest promise among them; else probation when one of them failed lately.
         """
         if not self._entries:
             return HEALTHY
@@ -103,21 +105,34 @@ class HealthBoard:
         cooling = [entry for entry in known if entry.until > now]
         if cooling:
             longest = max(cooling, key=lambda entry: entry.until)
-            promised = any(entry.promised for entry in cooling)
-            return Cooling(remaining_s=longest.until - now, promised=promised, reason=longest.reason)
+            promised_s = max((entry.until - now for entry in cooling if entry.promised), default=0.0)
+            return Cooling(remaining_s=longest.until - now, promised_s=promised_s, reason=longest.reason)
         failed = [entry for entry in known if entry.failures > 0]
         return Probation(failed[0].reason) if failed else HEALTHY
 
     async def try_probe(self, keys: TargetKeys, for_s: float = PROBE_S) -> bool:
         """Whether the caller may try a route on probation; for ``for_s`` seconds nobody else may, on any replica.
 
-        The answer is a promise to call :meth:`failed` or :meth:`succeeded`, unless the call is cancelled.
+        The answer is a promise to call :meth:`failed`, :meth:`succeeded` or, when it is not tried after all, :meth:`leave_probe`.
         """
         for key in keys.all:
             entry = self._entries.get(key)
             if entry is not None and entry.failures > 0 and not await self._claim(key, entry, for_s):
                 return False
         return True
+
+    async def leave_probe(self, keys: TargetKeys) -> None:
+        """The caller that may try a route on probation does not: somebody else may at once. Never fails."""
+        mine = [key for key in keys.all if (entry := self._entries.get(key)) is not None and entry.probe_until > self._clock.monotonic()]
+        for key in mine:
+            self._entries[key].probe_until = float("-inf")
+        if not mine:
+            return
+        try:
+            await self._store.leave_probe(mine)
+            self._back()
+        except UnavailableError:
+            self._lost()
 
     async def failed(self, keys: TargetKeys, failure: Failure) -> None:
         """An attempt failed. What its scope names cools down; nothing happens when that is nothing. One write at most."""
@@ -144,10 +159,14 @@ class HealthBoard:
         await self._write(report)
 
     async def used_up(self, keys: TargetKeys, seconds: float) -> None:
-        """The provider said, with a call that went well, that nothing is left of this model's limit for ``seconds``."""
+        """The provider said, with a call that went well, that nothing is left of this model's limit for ``seconds``.
+
+        That is a sign, not a request to stay away: for a few seconds it is kept like a promise, beyond them the route is only asked after
+        all others (its headers may speak of a budget that another kind of call uses up).
+        """
         now = self._clock.monotonic()
         entry = self._entries.get(keys.key_model)
-        if seconds <= 0.0 or (entry is not None and entry.promised and entry.until >= now + seconds - _ASK_AGAIN_S):
+        if seconds <= 0.0 or (entry is not None and entry.until >= now + seconds - _ASK_AGAIN_S):
             return
         report = CooldownReport(
             key=keys.key_model,
@@ -155,7 +174,7 @@ class HealthBoard:
             reason=FailureReason.RATE_LIMIT,
             status=None,
             duration_s=min(seconds, MAX_PROMISED_S),
-            promised=True,
+            promised=seconds <= SURE_S,
             failed=False,
         )
         self._apply(report, 0 if entry is None else entry.failures)
@@ -232,8 +251,11 @@ class HealthBoard:
         promised = report.promised
         entry = self._entries.get(report.key)
         if entry is not None and entry.until > now:
-            promised = promised or entry.promised
-            until = max(until, entry.until)
+            # A promise is more than a guess: a guess does not stretch it, and it stands in the place of one.
+            if entry.promised == promised:
+                until = max(until, entry.until)
+            elif entry.promised:
+                promised, until = True, entry.until
         failed_at = now if report.failed or entry is None else entry.failed_at
         self._entries.pop(report.key, None)  # the newest last
         self._entries[report.key] = _Entry(
@@ -257,7 +279,8 @@ class HealthBoard:
         if entry is not None:
             entry.shared = True
             entry.failures = max(entry.failures, known.failures)
-            entry.until = max(entry.until, self._clock.monotonic() + known.remaining_s)
+            entry.promised = known.promised
+            entry.until = self._clock.monotonic() + known.remaining_s
 
     def _begin(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -5,13 +5,16 @@
     failure                         │ another route can answer           │ it is the last one
     ────────────────────────────────┼────────────────────────────────────┼───────────────────────────────────────────
     the request's own fault         │ give up                            │ give up
+    request too long                │ next route that may take it        │ give up: the conversation has to become shorter
     replay or Unicode refused       │ repeat at once, amended (bounded)  │ the same
     the provider names a time       │ wait within patience_s, else next  │ wait within the longest wait, else give up
+    empty or malformed reply        │ next route at once, cooling or not │ repeat after a growing delay
     5xx, broken connection          │ one repeat at once, then next      │ repeat, after a growing delay (broken: first at once)
     any other that may pass         │ next route at once                 │ repeat after a growing delay
     credential, account, model, …   │ next route at once                 │ give up
 
-A route is asked ``max_attempts`` times at most in one call, and none again once the call has moved on, which bounds the call.
+A route is asked ``max_attempts`` times at most in one call, and none again once the call has moved on; the growing delays of a call add up
+to ``LONGEST_BACKOFF_S`` at most. Both bound the call.
 """
 
 from typing import Final, TypeAlias
@@ -25,6 +28,8 @@ from app.providers.classify import Failure
 BACKOFF_BASE_S: Final = 5.0
 BACKOFF_CAP_S: Final = 120.0
 BACKOFF_SPREAD: Final = 0.25
+LONGEST_BACKOFF_S: Final = 300.0
+"""Growing delays of one call, all together."""
 
 _SERVER_ERRORS: Final = 500
 
@@ -51,8 +56,9 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """Where a call stands when an attempt has failed.
 
     ``tries`` counts the attempts made on the route, this one included. ``others``: another route can answer now; ``untried``: there is
-    one that was not asked yet, healthy or not. ``arrived``: the provider had sent something. ``longest_wait_s`` is what may be waited at
-    most where no other route can answer.
+    one that was not asked yet, healthy or not; ``fitting``: one that is likely to take the request as it is. ``arrived``: the provider had
+    sent something. ``longest_wait_s`` is what may be waited at most where no other route can answer, ``backed_off_s`` what growing delays
+    of the call took so far.
     """
 
     tries: int
@@ -61,7 +67,9 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     longest_wait_s: float
     others: bool
     untried: bool
+    fitting: bool
     arrived: bool
+    backed_off_s: float = 0.0
     amended: tuple[Amendment, ...] = ()
 
 
@@ -77,6 +85,8 @@ def next_step(failure: Failure, at: Situation, *, random: float) -> Step:
     amendment = _amendment(failure, at.amended)
     if amendment is not None:
         return Repeat(0.0, amendment)
+    if at.fitting and (failure.compact or failure.reason is FailureReason.INVALID_RESPONSE):
+        return NextRoute()
     if not failure.next_route:
         return GiveUp()
     may_repeat = at.tries < at.max_attempts
@@ -114,4 +124,5 @@ def _full_delay_s(failure: Failure, at: Situation, random: float) -> float | Non
         return failure.retry_after_s if failure.retry_after_s <= at.longest_wait_s else None
     if at.tries == 1 and failure.reason is FailureReason.CONNECTION_BROKEN and not at.arrived:
         return 0.0  # a kept-alive connection that the provider closed just then
-    return backoff_s(at.tries, random)
+    delay_s = backoff_s(at.tries, random)
+    return delay_s if at.backed_off_s + delay_s <= LONGEST_BACKOFF_S else None

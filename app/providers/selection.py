@@ -18,6 +18,7 @@ from app.domain.delivery import Booked, Refused
 from app.domain.errors import ContextOverflowError, ModelError, ModelUnavailableError
 from app.domain.ids import TenantId
 from app.domain.model import FailureReason, Throttled
+from app.ports import Clock
 from app.providers.call import Call
 from app.providers.health import Cooling, HealthBoard, Healthy, Probation
 from app.providers.limits import Limiter
@@ -26,12 +27,20 @@ from app.providers.target import Target
 COOLDOWN: Final = "cooldown"
 
 
+LATE_S: Final = 1.0
+"""A booked place that is not used within this time of its moment is given back: its second would hold a call that comes later."""
+
+
 class Selected(msgspec.Struct, frozen=True):
-    """Ask ``target`` after ``delay_s``; ``booking`` is its place in the limits, if it has any."""
+    """Ask ``target`` at ``at`` (our monotonic clock), ``delay_s`` from the choice.
+
+    ``booking`` is its place in the limits, if it has any.
+    """
 
     target: Target
     booking: Booked | None
     delay_s: float
+    at: float
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -62,10 +71,11 @@ class _Held(msgspec.Struct, frozen=True):
 class Selection:
     """Chooses targets for the calls of one tenant. ``longest_wait_s`` is what one call may wait for limits in all."""
 
-    def __init__(self, tenant_id: TenantId, board: HealthBoard, limiter: Limiter, longest_wait_s: float) -> None:
+    def __init__(self, tenant_id: TenantId, board: HealthBoard, limiter: Limiter, clock: Clock, *, longest_wait_s: float) -> None:
         self._tenant_id = tenant_id
         self._board = board
         self._limiter = limiter
+        self._clock = clock
         self.longest_wait_s = longest_wait_s
 
     async def next(self, call: Call) -> Choice:
@@ -87,12 +97,28 @@ class Selection:
         return await self._last_resort(call, doubtful, held)
 
     async def again(self, call: Call, target: Target) -> Choice:
-        """A place for another attempt on the same target; the whole chain is looked at when it has none soon enough."""
+        """A place for another attempt on the same target; the whole chain is looked at when it has none soon enough.
+
+        Somebody else may have been told a time to wait since: it is kept.
+        """
+        standing = self._board.standing(target.keys)
+        if isinstance(standing, Cooling) and standing.promised_s > 0.0:
+            if standing.promised_s <= target.route.patience_s:
+                return Wait(target, standing.promised_s)
+            call.notices.append(_skipped(_Held(target, COOLDOWN, standing.promised_s)))
+            return await self.next(call)
         choice = await self._book(call, target, target.route.patience_s)
         if isinstance(choice, Selected):
             return choice
         call.notices.append(_skipped(choice))
         return await self.next(call)
+
+    def holds(self, choice: Selected) -> bool:
+        """Whether a choice may still be acted on: it is not late for its place, and nobody was told since to wait."""
+        if choice.booking is not None and self._clock.monotonic() > choice.at + LATE_S:
+            return False
+        standing = self._board.standing(choice.target.keys)
+        return not isinstance(standing, Cooling) or standing.promised_s <= 0.0
 
     def others(self, call: Call, present: Target) -> bool:
         """Whether another target can answer now."""
@@ -118,6 +144,8 @@ class Selection:
             if isinstance(choice, Selected):
                 return choice
             earliest = choice
+        if call.too_small is not None:
+            return NoTarget(_nothing_left(call))
         detail = f"Every route is at its limit; the first one is free again in {math.ceil(earliest.delay_s)} s."
         error = ModelUnavailableError(FailureReason.RATE_LIMIT, detail, tuple(call.failed), retry_after_s=earliest.delay_s)
         return NoTarget(error)
@@ -129,7 +157,9 @@ class Selection:
             case Healthy():
                 return None
             case Cooling():
-                return _Held(target, COOLDOWN, standing.remaining_s, standing.promised)
+                if standing.promised_s > 0.0:
+                    return _Held(target, COOLDOWN, standing.promised_s)
+                return _Held(target, COOLDOWN, standing.remaining_s, promised=False)
             case Probation():
                 if call.probing is target or await self._board.try_probe(target.keys):
                     call.probing = target
@@ -141,12 +171,12 @@ class Selection:
     async def _book(self, call: Call, target: Target, patience_s: float) -> Selected | _Held:
         limits = self._limiter.limits_for(self._tenant_id, target.route, target.keys)
         if not limits:
-            return Selected(target, None, 0.0)
+            return Selected(target, None, 0.0, self._clock.monotonic())
         tokens = call.request.input_tokens + target.route.output_limit(call.request.options)
         booking = await self._limiter.book(limits, tokens, patience_s)
         match booking:
             case Booked():
-                return Selected(target, booking, booking.delay_s)
+                return Selected(target, booking, booking.delay_s, self._clock.monotonic() + booking.delay_s)
             case Refused():
                 return _Held(target, booking.limit, booking.delay_s)
             case _:
@@ -155,7 +185,7 @@ class Selection:
 
 def _nothing_left(call: Call) -> ModelError:
     small = call.too_small
-    if small is not None:
+    if small is not None and not any(failure.compact for failure in call.failures):
         window = small.route.context_window
         detail = "The request does not fit the window of the only route that can answer."
         return ContextOverflowError(FailureReason.CONTEXT_OVERFLOW, detail, tuple(call.failed), window=window)

@@ -42,6 +42,7 @@ class Attempt:
         "_endpoint",
         "_expired",
         "_extension_s",
+        "_filled",
         "_head",
         "_loop",
         "_received",
@@ -56,7 +57,17 @@ class Attempt:
         "outcome",
     )
 
-    def __init__(self, route: Route, endpoint: Endpoint, decoder: StreamDecoder, rest_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        route: Route,
+        endpoint: Endpoint,
+        decoder: StreamDecoder,
+        rest_s: Callable[[], float],
+        *,
+        filled: float | None = None,
+    ) -> None:
+        """``filled``: the part of the route's window that the request takes, by estimate."""
+        self._filled = filled
         self._rest_s = rest_s
         self._route = route
         self._endpoint = endpoint
@@ -111,7 +122,9 @@ class Attempt:
         else:
             if stream.status not in _SUCCESS:
                 body = await _read_error_body(stream)
-                self.outcome = classify_response(stream.status, stream.headers, body, secrets=self._endpoint.secrets, now=clock.now())
+                self.outcome = classify_response(
+                    stream.status, stream.headers, body, secrets=self._endpoint.secrets, now=clock.now(), filled=self._filled
+                )
 
     async def read(self) -> list[Delta]:
         """Return the next deltas, as many as arrived together; nothing when ``outcome`` is set."""

@@ -20,7 +20,7 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     compact: bool = False
     """The request is too large: a shorter conversation may fit."""
     next_route: bool = True
-    """Another target may answer: false for what is the request's own fault."""
+    """Another target may answer: false for what is the request's own fault. (One that is too large goes to no smaller one; see retry.)"""
     quotable: bool = False
     """The provider's own words help the caller; others speak of accounts and machines that are none of theirs."""
 

@@ -12,6 +12,7 @@ from app.store.engine import Database, Statement
 _MOST_ROWS: Final = 5_000
 """Of one reading, the latest ones: every replica reads them once a second, and keeps them in memory."""
 
+# A promise (the provider named the time) is more than a guess: a guess does not stretch it, and it stands in the place of one.
 # Failures in a row are counted per cool-down: one that arrives during it began before it. A success (``clear``) deletes the row.
 _REPORT = Statement(
     text("""
@@ -25,7 +26,9 @@ SELECT CAST(:key AS text), CAST(:scope AS text), CAST(:reason AS text),
 ON CONFLICT (key) DO UPDATE SET
     scope = excluded.scope,
     reason = excluded.reason,
-    until_at = greatest(c.until_at, excluded.until_at),
+    until_at = CASE WHEN c.until_at <= clock_timestamp() OR (excluded.promised AND NOT c.promised) THEN excluded.until_at
+                    WHEN c.promised AND NOT excluded.promised THEN c.until_at
+                    ELSE greatest(c.until_at, excluded.until_at) END,
     promised = excluded.promised OR (c.promised AND c.until_at > clock_timestamp()),
     failures = CASE WHEN c.failures > 0 AND c.until_at > clock_timestamp() THEN c.failures ELSE c.failures + excluded.failures END,
     probe_until = NULL,
@@ -63,6 +66,8 @@ SELECT EXISTS (SELECT 1 FROM u) OR NOT EXISTS (SELECT 1 FROM cooldowns WHERE key
 """)
 )
 
+_LEAVE_PROBE = Statement(text("UPDATE cooldowns SET probe_until = NULL WHERE key = ANY(CAST(:keys AS text[]))"))
+
 _PRUNE = Statement(
     text("""
 WITH d AS (
@@ -86,7 +91,7 @@ class Cooldowns:
         return list(_known(await self._database.fetch(_READ)))
 
     async def report(self, report: CooldownReport) -> Cooldown:
-        """Add a failure; a running cool-down is never made shorter by it."""
+        """Add a failure; see :class:`app.ports.HealthStore`."""
         values = {
             "key": report.key,
             "scope": report.scope.value,
@@ -105,6 +110,10 @@ class Cooldowns:
     async def claim_probe(self, key: str, for_s: float) -> bool:
         """Whether the caller may try what is on probation; for ``for_s`` seconds nobody else may."""
         return bool((await self._database.fetch(_CLAIM_PROBE, {"key": key, "for_s": for_s}))[0].claimed)
+
+    async def leave_probe(self, keys: Sequence[str]) -> None:
+        """What was claimed is not tried after all: the next one may."""
+        await self._database.fetch(_LEAVE_PROBE, {"keys": list(keys)})
 
     async def prune(self, age_s: float) -> int:
         """Forget what has been quiet for ``age_s`` seconds; returns the rows removed."""

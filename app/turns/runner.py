@@ -86,6 +86,8 @@ class TurnRunner:
         self._loop: AgentLoop | None = None
         self._open_attempt = 0
         self._open_text: list[str] = []
+        self._open_chars = 0
+        """What the open attempt has shown, its reasoning included."""
         self.interrupt_reason = turn.cancel_reason or InterruptReason.SHUTDOWN
         """Why, once the task is cancelled."""
 
@@ -199,10 +201,12 @@ class TurnRunner:
 
     async def _show(self, fact: Show) -> None:
         for delta in fact.deltas:
+            if delta.attempt != self._open_attempt:
+                self._open_attempt = delta.attempt
+                self._open_text.clear()
+                self._open_chars = 0
+            self._open_chars += len(delta.text)
             if isinstance(delta, MessageDelta):
-                if delta.attempt != self._open_attempt:
-                    self._open_attempt = delta.attempt
-                    self._open_text.clear()
                 self._open_text.append(delta.text)
         await self._writer.show(fact.deltas)
 
@@ -225,6 +229,7 @@ class TurnRunner:
 
     async def _record(self, fact: Record) -> None:
         self._open_text.clear()
+        self._open_chars = 0
         for event in fact.events:
             if isinstance(event, AttemptFailedEvent):
                 self._parts.counters.attempt_failures[event.reason.value] += 1
@@ -306,7 +311,7 @@ class TurnRunner:
     def _open_state(self) -> MachineState:
         """The machine's state with the attempt that was showing text and with calls that ended, which no commit has counted yet."""
         state = self._writer.state
-        counted = None if self._loop is None else self._loop.state
+        counted = None if self._loop is None else self._loop.interrupted_state(self._open_chars)
         if counted is not None:
             state = msgspec.structs.replace(
                 state, attempts=counted.attempts, usage=counted.usage, cost_usd=counted.cost_usd, routes=counted.routes

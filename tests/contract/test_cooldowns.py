@@ -83,6 +83,28 @@ async def test_a_running_cool_down_is_never_made_shorter(store: HealthStore) -> 
     assert (await store.report(msgspec.structs.replace(DOWN, duration_s=90.0))).remaining_s > 89.0
 
 
+async def test_a_guess_does_not_stretch_a_promise_and_a_promise_replaces_a_guess(store: HealthStore) -> None:
+    guess = msgspec.structs.replace(PROMISE, promised=False, duration_s=90.0)
+    await store.report(PROMISE)
+    kept = await store.report(guess)
+    assert kept.promised
+    assert 29.0 < kept.remaining_s <= 30.0
+
+    await store.report(msgspec.structs.replace(guess, key="m:2"))
+    named = await store.report(msgspec.structs.replace(PROMISE, key="m:2"))
+    assert named.promised
+    assert 29.0 < named.remaining_s <= 30.0
+
+
+async def test_a_claim_can_be_left_to_the_next(timed: Timed) -> None:
+    await timed.store.report(DOWN)
+    await timed.let_pass(11.0)
+    assert await timed.store.claim_probe("r:1", 30.0)
+    assert not await timed.store.claim_probe("r:1", 30.0)
+    await timed.store.leave_probe(["r:1", "r:unknown"])
+    assert await timed.store.claim_probe("r:1", 30.0)
+
+
 async def test_a_promise_holds_while_it_runs_also_beside_other_failures(timed: Timed) -> None:
     other = msgspec.structs.replace(PROMISE, reason=FailureReason.OVERLOADED, promised=False, duration_s=5.0)
     await timed.store.report(PROMISE)

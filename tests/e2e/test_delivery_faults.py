@@ -58,6 +58,9 @@ SCENARIOS = {
     "error in the stream": Scenario(scripts=(TEXT + "error_after=3 error_type=api_error",) * 9, failed=("server_error",), shown=True),
     "no terminal mark": Scenario(scripts=(TEXT + "no_finish",) * 9, failed=("incomplete_stream",), shown=True),
     "nothing said": Scenario(scripts=("empty",) * 9, failed=("invalid_response",)),
+    "too long": Scenario(
+        scripts=('status=400 error_message="prompt is too long: 210000 tokens > 200000 maximum"',) * 9, failed=("context_overflow",)
+    ),
     "no prefill": Scenario(scripts=(f'status=400 error_message="{PREFILL}"',) * 9, failed=("unsupported",)),
 }
 every_scenario = pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
@@ -144,7 +147,6 @@ async def test_a_first_token_just_in_time_is_waited_for(stage: Stage, mode: ApiM
 
 
 OWN_FAULTS = {
-    "too long": ("status=400 error_code=context_length_exceeded", "context_overflow", "context_exhausted"),
     "filtered": ('status=400 error_message="The response was filtered by our content policy"', "content_filtered", "content_filtered"),
     "bad request": ('status=400 error_message="top_k must be positive"', "invalid_request", "provider_unavailable"),
 }
@@ -156,8 +158,6 @@ async def test_the_requests_own_fault_is_one_clean_error_after_one_attempt(
     stage: Stage, mode: ApiMode, *, script: str, attempt_reason: str, turn_reason: str
 ) -> None:
     provider, backup = stage.provider, stage.backup
-    if mode is ApiMode.ANTHROPIC_MESSAGES and turn_reason == "context_exhausted":
-        script = 'status=400 error_type=invalid_request_error error_message="prompt is too long: 210000 tokens > 200000 maximum"'
     async with pair(stage, mode) as client:
         for as_json in (False, True):
             provider.play(script)

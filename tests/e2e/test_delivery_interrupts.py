@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app.domain.model import ApiMode
+from app.domain.tenants import Prices
 from app.simulator import RequestEnd
 from tests.e2e.chains import Link, answered_by, chain, every_mode, goes_on
 from tests.e2e.harness import Client, Frame, Stream
@@ -120,3 +121,20 @@ async def test_the_middle_of_an_answer(stage: Stage, mode: ApiMode) -> None:
             assert request.ended_at - since < INTERRUPT_S, name
             assert await places_taken(stage.replica.gateway.database) == 1, "what was sent counts"
             await goes_on(client, session, stage.provider)
+
+
+@every_mode
+async def test_what_an_interrupted_answer_used_is_charged_by_estimate(stage: Stage, mode: ApiMode) -> None:
+    prices = Prices(input=100.0, cached_input=100.0, output=1000.0)
+    async with chain(stage, Link(url=stage.provider.base_url, mode=mode, route={"prices": prices})) as client:
+        stage.provider.play("text=abcdefgh pace_ms=1 stall_after=1")
+        session = await client.session()
+        async with client.turn(session, "x" * 400) as stream:
+            await stream.until("message.delta")
+            end = (await interrupted(client, stream))[-1].data
+        (use,) = end["routes"]
+        assert (use["attempts"], end["attempts"], use["usage"]) == (1, 1, end["usage"])
+        assert end["usage"]["input_tokens"] >= 100
+        assert end["usage"]["output_tokens"] == 2
+        assert end["cost_usd"] == pytest.approx((end["usage"]["input_tokens"] * 100 + 2 * 1000) / 1e6)
+        await goes_on(client, session, stage.provider, stage.backup)

@@ -95,7 +95,7 @@ async def test_usage_and_cost_are_those_of_the_routes_that_had_them(stage: Stage
         dear, cheap = end["routes"]
         assert (dear["attempts"], dear["failed"], cheap["attempts"], cheap["failed"]) == (2, 1, 1, 0)
         spent = dear["usage"]["input_tokens"]
-        assert spent in (100, 150), "what a broken answer used counts as far as the provider said"
+        assert spent > 100, "what a broken answer used counts as far as the provider said, else by estimate"
         assert dear["cost_usd"] == pytest.approx((spent * 100 + dear["usage"]["output_tokens"] * 1000) / 1e6)
         assert (cheap["usage"]["input_tokens"], cheap["usage"]["output_tokens"]) == (200, 20)
         assert cheap["cost_usd"] == pytest.approx((200 * 1 + 20 * 10) / 1e6)

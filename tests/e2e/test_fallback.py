@@ -173,7 +173,6 @@ async def test_a_refused_connection_goes_to_the_second_route(stage: Stage, backu
 FATAL = {
     "bad request": ('status=400 error_message="temperature must be <= 2"', "invalid_request", "provider_unavailable"),
     "filtered": ("status=400 error_code=content_filter", "content_filtered", "content_filtered"),
-    "too long": ("status=400 error_code=context_length_exceeded", "context_overflow", "context_exhausted"),
 }
 
 

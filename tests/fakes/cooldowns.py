@@ -60,9 +60,12 @@ class InMemoryCooldowns(HealthStore):
         known = self._rows.get(report.key)
         if known is not None:
             runs = known.until > now
+            until = max(row.until, known.until)
+            if runs and known.promised != row.promised:
+                until = known.until if known.promised else row.until
             row = replace(
                 row,
-                until=max(row.until, known.until),
+                until=until,
                 promised=row.promised or (known.promised and runs),
                 failures=known.failures if known.failures and runs else known.failures + row.failures,
                 recent=(*row.recent, *known.recent)[:RECENT],
@@ -89,6 +92,13 @@ class InMemoryCooldowns(HealthStore):
             return False
         self._rows[key] = replace(row, probe_until=now + for_s)
         return True
+
+    @override
+    async def leave_probe(self, keys: Sequence[str]) -> None:
+        self._called("leave_probe")
+        for key in keys:
+            if key in self._rows:
+                self._rows[key] = replace(self._rows[key], probe_until=float("-inf"))
 
     @override
     async def prune(self, age_s: float) -> int:

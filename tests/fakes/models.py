@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from app.domain.compaction import Room
 from app.domain.errors import InvalidRequestError, ModelUnavailableError
-from app.domain.model import FailureReason, ModelChunk, ModelRequest, RouteRef
+from app.domain.model import FailureReason, ModelChunk, ModelRequest, RouteRef, Usage
 from app.domain.tenants import Purpose, Tenant
 from app.ports import ModelClient, ModelClients
 
@@ -26,6 +26,10 @@ class SilentModel(ModelClient):
     @override
     def room(self) -> Room:
         return Room(window=131_072, output_tokens=4_096)
+
+    @override
+    def cost_usd(self, route: RouteRef, usage: Usage) -> float | None:
+        return None
 
     @override
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[ModelChunk], None]:

@@ -41,6 +41,10 @@ class ScriptedModel(ModelClient):
         return ROOM
 
     @override
+    def cost_usd(self, route: RouteRef, usage: Usage) -> float | None:
+        return None
+
+    @override
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[ModelChunk], None]:
         self.requests.append(request)
         try:

@@ -110,6 +110,10 @@ class TalkingModel(ModelClient):
         return Room(window=131_072, output_tokens=4_096)
 
     @override
+    def cost_usd(self, route: RouteRef, usage: Usage) -> float | None:
+        return None
+
+    @override
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[ModelChunk], None]:
         said = self._said[min(len(self.requests), len(self._said) - 1)]
         self.requests.append(request)

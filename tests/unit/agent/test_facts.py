@@ -62,7 +62,7 @@ def test_a_failed_attempt_without_text_is_recorded_without_a_reset() -> None:
     arrivals = Arrivals.of([failed(4, next_route=FIRST, delay_s=5.0)], STATE)
     state = msgspec.structs.replace(STATE, attempts=4, route=FIRST, routes=(RouteUse(route=FIRST, attempts=1, failed=1),))
     record = Record(events=(failed_event(4, FIRST, 5.0),), messages=(), state=state)
-    assert arrivals == Arrivals(facts=[record], state=state, reply=None)
+    assert arrivals == Arrivals(facts=[record], state=state, reply=None, next_route=FIRST)
 
 
 def test_shown_text_is_reset_before_the_fallback_is_announced() -> None:

@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
-from app.domain.errors import ContextOverflowError, ModelError, ModelUnavailableError
+from app.domain.errors import ModelUnavailableError
 from app.domain.ids import ProviderId, TenantId
 from app.domain.messages import Message, Role
 from app.domain.model import (
@@ -400,22 +401,32 @@ async def test_a_chain_that_is_used_up_raises_with_every_attempt(bench: Bench) -
 
 
 @pytest.mark.parametrize(
-    ("script", "kind", "reason"),
+    ("script", "reason"),
     [
-        (error(400, OVERFLOW), ContextOverflowError, FailureReason.CONTEXT_OVERFLOW),
-        (error(400, {"error": {"message": "temperature must be <= 2"}}), ModelUnavailableError, FailureReason.INVALID_REQUEST),
-        (error(400, {"error": {"code": "content_filter"}}), ModelUnavailableError, FailureReason.CONTENT_FILTERED),
+        (error(400, {"error": {"message": "temperature must be <= 2"}}), FailureReason.INVALID_REQUEST),
+        (error(400, {"error": {"code": "content_filter"}}), FailureReason.CONTENT_FILTERED),
     ],
-    ids=["overflow", "invalid", "filtered"],
+    ids=["invalid", "filtered"],
 )
-async def test_the_requests_own_fault_is_not_carried_through_the_chain(
-    bench: Bench, script: Script, kind: type[ModelError], reason: FailureReason
-) -> None:
+async def test_the_requests_own_fault_is_not_carried_through_the_chain(bench: Bench, script: Script, reason: FailureReason) -> None:
     first, second = ScriptedProvider(script), ScriptedProvider(answer("fine"))
     async with serving(first, second):
-        with pytest.raises(kind) as caught:
+        with pytest.raises(ModelUnavailableError) as caught:
             await collect(bench.chain(route(first.url, "p1"), route(second.url, "p2")))
     assert (caught.value.reason, len(first.requests), len(second.requests)) == (reason, 1, 0)
+
+
+async def test_an_attempt_that_breaks_off_without_its_usage_is_charged_by_estimate(bench: Bench) -> None:
+    said = "x" * 41
+    first = ScriptedProvider([HEAD + chunked(text(said, finish=None)), Pause(0.02), Cut()])
+    second = ScriptedProvider(answer("fine"))
+    request = msgspec.structs.replace(REQUEST, input_tokens=70)
+    prices = Prices(input=1.0, cached_input=1.0, output=10.0)
+    async with serving(first, second):
+        chain = bench.chain(route(first.url, "p1", prices=prices), route(second.url, "p2"))
+        failed = failures_of([batch async for batch in chain.stream(request)])
+    assert [one.usage for one in failed] == [Usage(input_tokens=70, output_tokens=11)] * 2
+    assert failed[0].cost_usd == pytest.approx((70 + 110) / 1_000_000)
 
 
 async def test_other_names_of_a_target_are_not_tried(bench: Bench) -> None:

@@ -58,7 +58,7 @@ async def test_what_never_failed_is_healthy_without_a_look_at_the_store(board: H
 async def test_a_failure_cools_down_at_once_and_is_written_once(board: HealthBoard, store: InMemoryCooldowns, hand: HandClock) -> None:
     await board.failed(P1M1, failure(Reason.RATE_LIMIT, 3.0, status=429))
 
-    assert board.standing(P1M1) == Cooling(remaining_s=3.0, promised=True, reason=Reason.RATE_LIMIT)
+    assert board.standing(P1M1) == Cooling(remaining_s=3.0, promised_s=3.0, reason=Reason.RATE_LIMIT)
     assert store.calls == ["report"]
     await hand.advance(2.0)
     assert remaining(board.standing(P1M1)) == pytest.approx(1.0)
@@ -172,7 +172,7 @@ async def test_a_promise_is_not_cut_short_by_another_failure_or_a_success(board:
     await board.failed(P1M1, failure(Reason.RATE_LIMIT, 30.0))
     await board.failed(P1M1, failure(Reason.RATE_LIMIT))
     await board.succeeded(P1M1)
-    promise = Cooling(remaining_s=30.0, promised=True, reason=Reason.RATE_LIMIT)
+    promise = Cooling(remaining_s=30.0, promised_s=30.0, reason=Reason.RATE_LIMIT)
     assert board.standing(P1M1) == promise
     await board.refresh()
     assert board.standing(P1M1) == promise
@@ -201,7 +201,7 @@ async def test_a_limit_used_up_pauses_the_model_without_probation(
 ) -> None:
     await board.used_up(P1M1, 20.0)
     await board.used_up(P1M1, 20.0)
-    assert board.standing(P1M1) == Cooling(remaining_s=20.0, promised=True, reason=Reason.RATE_LIMIT)
+    assert board.standing(P1M1) == Cooling(remaining_s=20.0, promised_s=0.0, reason=Reason.RATE_LIMIT)
     assert board.standing(P1M3) == HEALTHY
     assert store.calls == ["report"]
 
@@ -210,6 +210,31 @@ async def test_a_limit_used_up_pauses_the_model_without_probation(
     for one in (board, other_replica):
         assert one.standing(P1M1) == HEALTHY
         assert await one.try_probe(P1M1)
+
+
+async def test_a_limit_used_up_for_moments_is_believed_without_asking(board: HealthBoard) -> None:
+    await board.used_up(P1M1, 10.0)
+    assert board.standing(P1M1) == Cooling(remaining_s=10.0, promised_s=10.0, reason=Reason.RATE_LIMIT)
+
+
+async def test_a_guess_does_not_stretch_a_promise(board: HealthBoard, other_replica: HealthBoard) -> None:
+    await board.failed(P1M1, failure(Reason.RATE_LIMIT, 3.0, status=429))
+    await board.failed(P1M1, failure(Reason.RATE_LIMIT, status=429))
+    await board.failed(P1M1, failure(Reason.SERVER_ERROR, status=500))
+    await other_replica.refresh()
+    for one in (board, other_replica):
+        assert one.standing(P1M1) == Cooling(remaining_s=5.0, promised_s=3.0, reason=Reason.SERVER_ERROR)
+
+
+async def test_a_probe_that_nobody_makes_is_free_for_the_next(board: HealthBoard, other_replica: HealthBoard, hand: HandClock) -> None:
+    await board.failed(P1M1, failure(Reason.SERVER_ERROR, status=500))
+    await hand.advance(6.0)
+    await other_replica.refresh()
+    assert await board.try_probe(P1M1)
+    assert not await other_replica.try_probe(P1M1)
+    await board.leave_probe(P1M1)
+    await hand.advance(1.5)
+    assert await other_replica.try_probe(P1M1)
 
 
 async def test_without_the_store_the_own_view_goes_on(

@@ -143,7 +143,7 @@ async def test_a_limit_used_up_pauses_the_model_as_long_as_the_provider_says(lim
     await limiter.learn(KEYS, RateHeaders(requests=of_a_minute(20, remaining=3), tokens=None))
     assert board.standing(KEYS) == HEALTHY
     await limiter.learn(KEYS, RateHeaders(requests=of_a_minute(20, remaining=0), tokens=None))
-    assert board.standing(KEYS) == Cooling(remaining_s=10.0, promised=True, reason=FailureReason.RATE_LIMIT)
+    assert board.standing(KEYS) == Cooling(remaining_s=10.0, promised_s=10.0, reason=FailureReason.RATE_LIMIT)
 
 
 async def test_what_is_learnt_is_bounded(limiter: Limiter) -> None:

@@ -22,6 +22,8 @@ def decide(
     tries: int = 1,
     others: bool = False,
     untried: bool = False,
+    fitting: bool | None = None,
+    backed_off_s: float = 0.0,
     arrived: bool = False,
     amended: tuple[Amendment, ...] = (),
 ) -> Step:
@@ -32,16 +34,34 @@ def decide(
         longest_wait_s=60.0,
         others=others,
         untried=untried or others,
+        fitting=(untried or others) if fitting is None else fitting,
+        backed_off_s=backed_off_s,
         arrived=arrived,
         amended=amended,
     )
     return next_step(what, at, random=0.5)
 
 
+TOO_LARGE = (Reason.CONTEXT_OVERFLOW, Reason.PAYLOAD_TOO_LARGE)
+
+
 @pytest.mark.parametrize("others", [True, False])
 @pytest.mark.parametrize("reason", OWN_FAULT)
 def test_the_requests_own_fault_ends_the_call(reason: Reason, others: bool) -> None:
-    assert decide(failure(reason, 400), others=others) == GiveUp()
+    assert decide(failure(reason, 400), others=others, fitting=False) == GiveUp()
+    if reason not in TOO_LARGE:
+        assert decide(failure(reason, 400), others=others, fitting=True) == GiveUp()
+
+
+@pytest.mark.parametrize("others", [True, False])
+@pytest.mark.parametrize("reason", [*TOO_LARGE, Reason.INVALID_RESPONSE])
+def test_a_route_that_may_take_the_request_is_asked_at_once(reason: Reason, others: bool) -> None:
+    assert decide(failure(reason), others=others, untried=True, fitting=True) == NextRoute()
+
+
+def test_growing_delays_of_a_call_are_bounded_together() -> None:
+    assert decide(failure(Reason.SERVER_ERROR, 500), tries=2, backed_off_s=290.0) == Repeat(10.0)
+    assert decide(failure(Reason.SERVER_ERROR, 500), tries=2, backed_off_s=291.0) == GiveUp()
 
 
 def test_what_is_the_requests_own_fault() -> None:

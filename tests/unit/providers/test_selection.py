@@ -256,3 +256,84 @@ async def test_the_health_table_being_away_stops_no_call(bench: Bench) -> None:
         assert answered_by(await run(bench, limited(first.url, "p1", 10), route(second.url, "p2"))) == "p2"
         assert answered_by(await run(bench, limited(first.url, "p1", 10), route(second.url, "p2"))) == "p2"
     assert len(first.requests) == 2
+
+
+OVERFLOW = error(400, {"error": {"message": "This model's maximum context length is 4000 tokens.", "code": "context_length_exceeded"}})
+
+
+@pytest.mark.parametrize("window", [8_000, 16_000])
+async def test_a_request_that_is_too_long_for_one_route_goes_to_one_that_may_take_it(bench: Bench, window: int) -> None:
+    first, small, large = ScriptedProvider(OVERFLOW), ScriptedProvider(answer("small")), ScriptedProvider(answer("large"))
+    async with serving(first, small, large):
+        routes = (windowed(first.url, "p1", 8_000), windowed(small.url, "p2", 3_000), windowed(large.url, "p3", window))
+        chunks = await run(bench, *routes, request=msgspec.structs.replace(REQUEST, input_tokens=2_000))
+    assert (answered_by(chunks), len(first.requests), small.requests) == ("p3", 1, [])
+
+
+async def test_what_nobody_takes_is_to_be_made_shorter_than_the_first_window_named(bench: Bench) -> None:
+    first, second = ScriptedProvider(OVERFLOW), ScriptedProvider(error(401))
+    async with serving(first, second):
+        routes = (windowed(first.url, "p1", 8_000), windowed(second.url, "p2", 8_000))
+        with pytest.raises(ContextOverflowError) as caught:
+            await run(bench, *routes)
+    assert (caught.value.window, len(first.requests), len(second.requests)) == (4_000, 1, 1)
+
+
+@pytest.mark.parametrize(("tokens", "overflow"), [(3_999, False), (4_000, True)])
+async def test_a_refusal_without_a_word_is_about_the_size_only_where_that_is_plausible(bench: Bench, tokens: int, overflow: bool) -> None:
+    only = ScriptedProvider(error(400))
+    async with serving(only):
+        with pytest.raises((ContextOverflowError, ModelUnavailableError)) as caught:
+            await run(bench, windowed(only.url, "p1", 8_000), request=msgspec.structs.replace(REQUEST, input_tokens=tokens))
+    assert isinstance(caught.value, ContextOverflowError) is overflow
+
+
+async def test_a_promise_too_far_away_hides_no_smaller_window(bench: Bench) -> None:
+    first, small = ScriptedProvider(answer("late")), ScriptedProvider(answer("small"))
+    async with serving(first, small):
+        routes = (windowed(first.url, "p1", 8_000), windowed(small.url, "p2", 2_000))
+        await cool(bench, routes[0], FailureReason.RATE_LIMIT, 600.0, promised=True)
+        with pytest.raises(ContextOverflowError) as caught:
+            await run(bench, *routes, request=msgspec.structs.replace(REQUEST, input_tokens=5_000))
+        assert caught.value.window == 2_000
+
+
+async def test_a_time_that_another_replica_was_told_meanwhile_is_kept(bench: Bench) -> None:
+    only = ScriptedProvider(error(429, Retry_After="2"), answer("fine"))
+    async with serving(only):
+        target = route(only.url)
+        stream = bench.chain(target).stream(REQUEST)
+        chunks = [*await anext(stream)]
+        await cool(bench, target, FailureReason.RATE_LIMIT, 40.0, promised=True)
+        chunks += [chunk async for batch in stream for chunk in batch]
+    assert answered_by(chunks) == "p1"
+    assert sum(bench.clock.slept) >= 40.0
+
+
+async def test_a_place_that_is_used_too_late_is_given_back_and_booked_anew(bench: Bench) -> None:
+    only = ScriptedProvider(answer("one"), answer("two"))
+    async with serving(only):
+        target = limited(only.url, "p1", 1, patience_s=61.0)
+        await run(bench, target)
+        stream = bench.chain(target).stream(REQUEST)
+        [notice] = await anext(stream)
+        assert isinstance(notice, Throttled)
+        bench.clock.slept.append(notice.delay_s + 1.5)  # the reader was held up
+        chunks = [chunk async for batch in stream for chunk in batch]
+        assert answered_by(chunks) == "p1"
+        [given_back] = bench.windows.given_back
+        assert given_back.delay_s == notice.delay_s
+    assert len(only.requests) == 2
+
+
+async def test_a_probe_that_finds_no_place_is_left_to_others(bench: Bench) -> None:
+    first, second = ScriptedProvider(answer("one"), answer("two")), ScriptedProvider(answer("fine"))
+    async with serving(first, second):
+        routes = (limited(first.url, "p1", 1), route(second.url, "p2"))
+        await run(bench, *routes)
+        await cool(bench, routes[0], FailureReason.STALE, 1.0, promised=False)
+        await bench.clock.sleep(2)
+        assert answered_by(await run(bench, *routes)) == "p2"
+        await bench.clock.sleep(61)
+        assert answered_by(await run(bench, *routes)) == "p1"
+    assert bench.health.calls.count("leave_probe") == 1

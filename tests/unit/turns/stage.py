@@ -353,6 +353,10 @@ class Talker(ModelClient):
         return ROOM
 
     @override
+    def cost_usd(self, route: RouteRef, usage: Usage) -> float | None:
+        return None
+
+    @override
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[ModelChunk], None]:
         self.requests.append(request)
         self.streams += 1
