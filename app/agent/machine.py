@@ -202,6 +202,7 @@ def after_failure(state: MachineState, error: ModelError, budget: Budget) -> Fin
         retryable=not forget and reason not in _PERMANENT,
         output=_whole(state, ""),
         retry_after_s=None if forget or reason in _BROKEN else error.retry_after_s,
+        refused=reason in (FailureReason.INVALID_REQUEST, FailureReason.BAD_UNICODE),
     )
     return Finish(outcome=outcome, message=None, forget=forget)
 

@@ -85,7 +85,16 @@ def _user_content(item: Mapping[str, Any], place: str) -> Content:
         value = part.get(part["type"])
         if not isinstance(value, str if part["type"] == "text" else dict):
             raise InvalidRequestError("The part lacks the value that its type names.", pointer=f"{place}/content/{index}")
+        if part["type"] == "image_url":
+            _check_image(value, f"{place}/content/{index}/image_url")
     return parts
+
+
+def _check_image(image: Any, place: str) -> None:
+    """An image is named by an address, or stands in one. What is in it is the provider's to judge."""
+    url = image.get("url")
+    if not isinstance(url, str) or not url.startswith(("http://", "https://", "data:image/")):
+        raise InvalidRequestError("Must be an http, https or data:image address.", pointer=f"{place}/url")
 
 
 def _assistant(item: Mapping[str, Any], place: str) -> Message:

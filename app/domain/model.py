@@ -130,7 +130,8 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     ``first_attempt`` is the number of the call's first attempt; attempts are numbered through a whole turn, from 1.
     ``input_tokens`` is an estimate of what the model will have to read, tools and system prompt included. ``summary`` is what stands for
-    the older part of the conversation; it follows the system prompt, so that what stands before it stays the same.
+    the older part of the conversation; it follows the system prompt, so that what stands before it stays the same. Not ``replays``: the
+    provider did not want its reasoning back, so it is asked for none to send back.
     """
 
     system: str
@@ -140,6 +141,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int = 0
     options: ModelOptions = NO_OPTIONS
     summary: str = ""
+    replays: bool = True
 
     @property
     def whole_system(self) -> str:

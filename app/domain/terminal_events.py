@@ -16,14 +16,19 @@ _FAILURES: dict[FailedReason, tuple[int, str]] = {
 }
 
 
+REQUEST_REFUSED = "request_refused"
+"""Code of the problem of a turn whose request its provider called invalid."""
+
+
 def turn_problem(turn_id: TurnId, failed: Failed) -> Problem:
     """The problem document of a failed turn: the same object in ``turn.failed`` and in a JSON answer."""
-    status, title = _FAILURES[failed.reason]
+    status, title = (400, "The provider refused the request as invalid") if failed.refused else _FAILURES[failed.reason]
+    code = REQUEST_REFUSED if failed.refused else failed.reason.value
     return Problem(
-        type=f"/problems/{failed.reason.value}",
+        type=f"/problems/{code}",
         title=title,
         status=status,
-        code=failed.reason.value,
+        code=code,
         detail=failed.detail,
         retryable=failed.retryable,
         retry_after_s=None if failed.retry_after_s is None else math.ceil(failed.retry_after_s),

@@ -141,13 +141,17 @@ class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
-    """The turn ended without an answer. ``detail`` is safe to show. ``retry_after_s``: when another try may succeed, if known."""
+    """The turn ended without an answer. ``detail`` is safe to show. ``retry_after_s``: when another try may succeed, if known.
+
+    ``refused``: the provider called the request itself invalid, so that it is the caller who can mend it.
+    """
 
     reason: FailedReason
     detail: str
     retryable: bool
     output: str = ""
     retry_after_s: float | None = None
+    refused: bool = False
 
 
 Outcome: TypeAlias = Completed | Interrupted | Failed

@@ -15,7 +15,7 @@ class Amendment(enum.StrEnum):
     """What is changed. The stored history stays as it is."""
 
     WITHOUT_REPLAY = "without_replay"
-    """Signed thinking and encrypted reasoning are left out."""
+    """Signed thinking and encrypted reasoning are left out, and not asked for."""
     PLAIN_TEXT = "plain_text"
     """Surrogates, noncharacters, private and unassigned code points and controls become U+FFFD."""
     ASCII = "ascii"
@@ -31,7 +31,7 @@ def amend(request: ModelRequest, amendment: Amendment) -> ModelRequest:
     match amendment:
         case Amendment.WITHOUT_REPLAY:
             messages = tuple(msgspec.structs.replace(message, replay=None) for message in request.messages)
-            return msgspec.structs.replace(request, messages=messages)
+            return msgspec.structs.replace(request, messages=messages, replays=False)
         case Amendment.PLAIN_TEXT:
             return _with_text(request, _plain)
         case Amendment.ASCII:

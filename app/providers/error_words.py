@@ -119,6 +119,7 @@ WORDS: Final[tuple[tuple[re.Pattern[str], FailureReason], ...]] = tuple(
                 r"|thinking\.signature|thought[_ ]signature (is )?(not valid|invalid)|(invalid|corrupted) thought[_ ]signature"
                 r"|thinking.{0,60}blocks?.{0,80}cannot be modified|cannot contain.{0,4}thinking"
                 r"|encrypted[_ ]content.{0,80}(could not be|cannot be|not be|invalid|failed)|(invalid|decrypt).{0,40}encrypted[_ ]content"
+                r"|encrypted[_ ]content is not supported"
                 r"|of type .reasoning. was provided without|item with id .rs_.{0,80}not found"
             ),
             FailureReason.INVALID_REPLAY,

@@ -1,4 +1,4 @@
-"""Reasoning that a model writes into its visible text, between ``<think>`` and ``</think>``.
+"""Reasoning that a model writes into its visible text, between ``<think>`` and ``</think>`` or tags of a like name.
 
 Only a tag at the very start opens reasoning: later ones are text, for example a model that writes about such tags. Tags may be split over
 any number of pieces.
@@ -7,8 +7,8 @@ any number of pieces.
 import enum
 from typing import Final
 
-_OPEN: Final = "<think>"
-_CLOSE: Final = "</think>"
+_NAMES: Final = ("think", "thinking", "thought", "reasoning", "REASONING_SCRATCHPAD")
+_TAGS: Final = tuple((f"<{name}>", f"</{name}>") for name in _NAMES)
 
 
 class _State(enum.Enum):
@@ -21,11 +21,13 @@ class _State(enum.Enum):
 class ThinkTags:
     """Divides a stream of text pieces into reasoning and visible text."""
 
-    __slots__ = ("_held", "_state")
+    __slots__ = ("_close", "_held", "_state")
 
     def __init__(self) -> None:
         self._state = _State.START
         self._held = ""
+        self._close = ""
+        """The tag that ends the reasoning, once it has begun."""
 
     @property
     def settled(self) -> bool:
@@ -58,11 +60,13 @@ class ThinkTags:
     def _start(self, text: str) -> str:
         text = self._held + text
         begin = text.lstrip()
-        if begin.startswith(_OPEN):
-            self._held = ""
-            self._state = _State.INSIDE
-            return begin[len(_OPEN) :]
-        if _OPEN.startswith(begin):
+        for opening, closing in _TAGS:
+            if begin.startswith(opening):
+                self._held = ""
+                self._close = closing
+                self._state = _State.INSIDE
+                return begin[len(opening) :]
+        if any(opening.startswith(begin) for opening, _ in _TAGS):
             self._held = text
             return ""
         self._held = ""
@@ -72,12 +76,12 @@ class ThinkTags:
     def _inside(self, text: str) -> tuple[str, str]:
         text = self._held + text
         self._held = ""
-        reasoning, close, visible = text.partition(_CLOSE)
+        reasoning, close, visible = text.partition(self._close)
         if close:
             self._state = _State.AFTER
             return reasoning, visible
-        for size in range(min(len(_CLOSE) - 1, len(text)), 0, -1):
-            if _CLOSE.startswith(text[-size:]):
+        for size in range(min(len(self._close) - 1, len(text)), 0, -1):
+            if self._close.startswith(text[-size:]):
                 self._held = text[-size:]
                 return text[:-size], ""
         return text, ""

@@ -147,15 +147,18 @@ async def test_a_first_token_just_in_time_is_waited_for(stage: Stage, mode: ApiM
 
 
 OWN_FAULTS = {
-    "filtered": ('status=400 error_message="The response was filtered by our content policy"', "content_filtered", "content_filtered"),
-    "bad request": ('status=400 error_message="top_k must be positive"', "invalid_request", "provider_unavailable"),
+    "filtered": (
+        'status=400 error_message="The response was filtered by our content policy"',
+        *("content_filtered", "content_filtered", "content_filtered"),
+    ),
+    "bad request": ('status=400 error_message="top_k must be positive"', "invalid_request", "provider_unavailable", "request_refused"),
 }
 
 
 @every_mode
-@pytest.mark.parametrize(("script", "attempt_reason", "turn_reason"), OWN_FAULTS.values(), ids=OWN_FAULTS)
+@pytest.mark.parametrize(("script", "attempt_reason", "turn_reason", "code"), OWN_FAULTS.values(), ids=OWN_FAULTS)
 async def test_the_requests_own_fault_is_one_clean_error_after_one_attempt(
-    stage: Stage, mode: ApiMode, *, script: str, attempt_reason: str, turn_reason: str
+    stage: Stage, mode: ApiMode, *, script: str, attempt_reason: str, turn_reason: str, code: str
 ) -> None:
     provider, backup = stage.provider, stage.backup
     async with pair(stage, mode) as client:
@@ -165,7 +168,7 @@ async def test_the_requests_own_fault_is_one_clean_error_after_one_attempt(
             if as_json:
                 status, problem = await run_as_json(client, session, "hello")
                 assert status >= 400
-                assert problem["code"] == turn_reason
+                assert problem["code"] == code
                 assert (await client.get(problem["turn_id"]))["status"] == "failed"
             else:
                 frames = await client.run(session)

@@ -56,6 +56,18 @@ async def test_an_unknown_model_is_not_found(stage: Stage) -> None:
         ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
         ({"messages": [{"role": "user", "content": " "}]}, "messages[0].content"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]},
+            "tools[0].function.parameters.type",
+        ),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages[0].content[0].image_url.url"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///x"}}]}]},
+            "messages[0].content[0].image_url.url",
+        ),
+        ({"extra_body": {"session_id": "sess_a"}, "extra_headers": {"X-Session-Id": "sess_b"}}, "session_id"),
         ({"extra_body": {"toolsets": ["nothing"]}}, "toolsets"),
         ({"extra_body": {"session_id": 5}}, "session_id"),
     ],
@@ -89,6 +101,17 @@ async def test_what_no_repeat_can_mend_is_not_repeated_by_clients(stage: Stage, 
         with pytest.raises(sdk.InternalServerError) as raised:
             await chat(openai, stream=stream)
         assert raised.value.response.headers["x-should-retry"] == "false"
+        assert len(stage.provider.requests) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_what_the_provider_calls_invalid_is_a_bad_request_in_its_words(stage: Stage, stream: bool) -> None:
+    async with stage.client() as client, openai_of(client, max_retries=2) as openai:
+        stage.provider.play('status=400 error_message="top_k must be positive"')
+        with pytest.raises(sdk.BadRequestError) as raised:
+            await chat(openai, stream=stream)
+        assert (raised.value.code, raised.value.type) == ("request_refused", "invalid_request_error")
+        assert "top_k must be positive" in raised.value.message
         assert len(stage.provider.requests) == 1
 
 

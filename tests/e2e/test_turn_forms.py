@@ -51,7 +51,7 @@ async def test_json_is_the_finished_turn(client: Client) -> None:
 
 @pytest.mark.parametrize(
     ("script", "status", "reason"),
-    [("[[sim status=400]]", 503, "provider_unavailable"), ("[[sim tokens=0 reasoning=9 finish=length]]", 502, "output_truncated")],
+    [("[[sim status=400]]", 400, "request_refused"), ("[[sim tokens=0 reasoning=9 finish=length]]", 502, "output_truncated")],
     ids=["no provider", "cut"],
 )
 async def test_json_of_a_failed_turn_is_the_problem_of_its_last_event(client: Client, script: str, status: int, reason: str) -> None:

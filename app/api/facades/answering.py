@@ -53,6 +53,8 @@ async def answer(request: Request, services: Services, order: Order) -> Response
         await _leave(read, telling, left)
         return Response(status_code=_CLIENT_GONE)
     if read.done():
+        if read.exception() is not None:
+            await _leave(read, telling, left)
         read.result()
         if order.form.failure is not None:
             await _leave(read, telling, left if telling.diverged else None)

@@ -44,6 +44,8 @@ async def start(services: Services, tenant: Tenant, call: Call, *, path: str, id
     model = model_of(tenant, call.body.model)
     request = _request(tenant, call, model)
     stateless = None
+    if call.session_id is None and not call.body.toolsets:
+        _check_choice(call.options.tool_choice or "", call.tools)
     if call.session_id is None:
         stateless = await _stateless(services, tenant, call)
     else:
@@ -79,8 +81,11 @@ def unknown_model(name: str) -> CallError:
 
 
 def session_of(*names: str | None) -> SessionId | None:
-    """The first session that is named. Raises NotFoundError for a name that cannot be one."""
-    return next((session_id_of(name) for name in names if name), None)
+    """The session that is named. Raises NotFoundError for a name that cannot be one, InvalidRequestError when two are named."""
+    named = {name for name in names if name}
+    if len(named) > 1:
+        raise InvalidRequestError("Different sessions are named, in the body or in X-Session-Id.", pointer="/session_id")
+    return session_id_of(named.pop()) if named else None
 
 
 def _request(tenant: Tenant, call: Call, model: str | None) -> TurnRequest:
@@ -93,6 +98,14 @@ def _request(tenant: Tenant, call: Call, model: str | None) -> TurnRequest:
         max_iterations=min(limit, call.body.max_iterations or limit),
         metadata=call.body.metadata or {},
     )
+
+
+def _check_choice(choice: str, tools: Sequence[ToolSpec]) -> None:
+    """Refuse to force a call of what is not there: providers do, each in words of its own."""
+    if choice == "required" and not tools:
+        raise InvalidRequestError("There are no tools to be called.", pointer="/tool_choice")
+    if choice.startswith("tool:") and choice.removeprefix("tool:") not in {tool.name for tool in tools}:
+        raise InvalidRequestError("There is no function of this name in tools.", pointer="/tool_choice")
 
 
 async def _stateless(services: Services, tenant: Tenant, call: Call) -> StatelessCall:

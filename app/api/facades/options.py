@@ -150,4 +150,6 @@ def _tool(function: object, place: str) -> ToolSpec:
     if parameters is not None and not isinstance(parameters, dict):
         raise InvalidRequestError("Must be a JSON schema.", pointer=f"{place}/parameters")
     schema = clean_json(parameters or _NO_PARAMETERS)
+    if schema.setdefault("type", "object") != "object":
+        raise InvalidRequestError('The schema of a function\'s parameters has "type": "object".', pointer=f"{place}/parameters/type")
     return ToolSpec(name=name, description=clean_text(description or ""), parameters=schema)

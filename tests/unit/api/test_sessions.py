@@ -24,6 +24,9 @@ async def transcript(client: httpx.AsyncClient, session: dict[str, Any], **query
     return messages
 
 
+IMAGE = "data:image/png;base64,AA=="
+
+
 async def test_an_empty_body_makes_a_session_with_the_tenants_defaults(gateway: Gateway, client: httpx.AsyncClient) -> None:
     response = await client.post("/sessions")
 
@@ -279,7 +282,10 @@ async def test_an_imported_history_reads_back_as_openai_writes_it(client: httpx.
         messages=[
             {"role": "system", "content": "Be kind."},
             {"role": "developer", "content": [{"type": "text", "text": "Be quick."}]},
-            {"role": "user", "content": [{"type": "text", "text": "time?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "time?"}, {"type": "image_url", "image_url": {"url": IMAGE}}],
+            },
             {"role": "assistant", "content": None, "tool_calls": [CALL], "refusal": None},
             {"role": "tool", "tool_call_id": "call_1", "content": "noon"},
             {"role": "assistant", "content": "It is noon."},
@@ -290,7 +296,7 @@ async def test_an_imported_history_reads_back_as_openai_writes_it(client: httpx.
 
     assert session["system_prompt"] == "Be kind.\n\nBe quick."
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
-    assert messages[0]["content"][1] == {"type": "image_url", "image_url": {"url": "data:,"}}
+    assert messages[0]["content"][1] == {"type": "image_url", "image_url": {"url": IMAGE}}
     assert messages[1]["tool_calls"] == [CALL]
     assert messages[2]["tool_call_id"] == "call_1"
 

@@ -22,6 +22,7 @@ REQUEST = ModelRequest(
 def test_replay_is_left_out_and_nothing_else_changes() -> None:
     changed = amend(REQUEST, Amendment.WITHOUT_REPLAY)
     assert [message.replay for message in changed.messages] == [None, None, None]
+    assert not changed.replays
     assert [message.content for message in changed.messages] == [message.content for message in REQUEST.messages]
 
 

@@ -4,6 +4,11 @@ from app.providers.think_tags import ThinkTags
 
 TEXTS = [
     pytest.param("<think>why</think>because", "why", "because", id="at-the-start"),
+    pytest.param("<thinking>why</think></thinking>because", "why</think>", "because", id="thinking"),
+    pytest.param("<thought>why</thought>because", "why", "because", id="thought"),
+    pytest.param("<reasoning>why</reasoning>because", "why", "because", id="reasoning"),
+    pytest.param("<REASONING_SCRATCHPAD>why</REASONING_SCRATCHPAD>because", "why", "because", id="scratchpad"),
+    pytest.param("<thinker>why", "", "<thinker>why", id="another-tag"),
     pytest.param("\n <think>why</think>\n\nbecause", "why", "because", id="blanks-around"),
     pytest.param("so <think>why</think>", "", "so <think>why</think>", id="later-tags-are-text"),
     pytest.param("<think>a < b </thin</think>c <think> d", "a < b </thin", "c <think> d", id="half-a-close-tag-inside"),

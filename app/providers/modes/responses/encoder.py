@@ -17,8 +17,8 @@ _MAX_ID: Final = 64
 """Longest ``call_id`` that OpenAI takes."""
 _ROOM_FOR_NUMBER: Final = 6
 _DIGEST: Final = 16
-_thoughtless_models: Final = re.compile(r"(?:^|/)(?:gpt-[34]|chatgpt-)")
-"""OpenAI's models without reasoning, which refuse to be asked for it."""
+_thoughtless_models: Final = re.compile(r"(?:^|[/:])(?:gpt-[34]|chatgpt-|gpt-\d[\d.]*-chat)")
+"""OpenAI's models without reasoning, which refuse to be asked for it; fine-tuned ones (``ft:gpt-…``) too."""
 
 
 def encode_request(route: Route, request: ModelRequest) -> bytes:
@@ -28,7 +28,8 @@ def encode_request(route: Route, request: ModelRequest) -> bytes:
         encode_json(route.model),
         route.output_limit(options),
     )
-    include = b"" if _thoughtless_models.search(route.model) else b',"include":["reasoning.encrypted_content"]'
+    thoughtless = not request.replays or _thoughtless_models.search(route.model)
+    include = b"" if thoughtless else b',"include":["reasoning.encrypted_content"]'
     asked = b"" if options is NO_OPTIONS else _encode_options(options, offers_tools=bool(request.tools))
     instructions = request.whole_system
     system = b',"instructions":%b' % encode_content(instructions) if instructions else b""

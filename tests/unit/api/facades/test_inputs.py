@@ -69,7 +69,7 @@ def test_a_whole_conversation_of_responses() -> None:
             {
                 "type": "message",
                 "role": "user",
-                "content": [{"type": "input_text", "text": "look"}, {"type": "input_image", "image_url": "u"}],
+                "content": [{"type": "input_text", "text": "look"}, {"type": "input_image", "image_url": "https://x.test/u.png"}],
             },
             {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "xyz"},
             {
@@ -87,7 +87,9 @@ def test_a_whole_conversation_of_responses() -> None:
     )
     assert history.system_prompt == "be kind\n\nshort"
     assert history.messages == (
-        Message(role=Role.USER, content=[{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "u"}}]),
+        Message(
+            role=Role.USER, content=[{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "https://x.test/u.png"}}]
+        ),
         Message(role=Role.ASSISTANT, content="wait", tool_calls=(ToolCall("c1", "f", "{}"), ToolCall("c2", "g", "{}"))),
         Message(role=Role.TOOL, content="one", tool_call_id="c1"),
         Message(role=Role.TOOL, content="two", tool_call_id="c2"),

@@ -50,10 +50,25 @@ def test_a_whole_body() -> None:
     )
 
 
-@pytest.mark.parametrize(("model", "asks"), [("gpt-4.1", False), ("openai/gpt-4o-mini", False), ("gpt-5.2", True), ("o4-mini", True)])
+@pytest.mark.parametrize(
+    ("model", "asks"),
+    [
+        ("gpt-4.1", False),
+        ("openai/gpt-4o-mini", False),
+        ("ft:gpt-4o:acme", False),
+        ("gpt-5.1-chat-latest", False),
+        ("gpt-5.2", True),
+        ("o4-mini", True),
+    ],
+)
 def test_reasoning_is_asked_for_where_the_model_may_have_some(model: str, asks: bool) -> None:
     body = json.loads(encode(user("x"), route=Route(provider=ROUTE.provider, model=model)))
     assert ("include" in body) is asks
+
+
+def test_reasoning_is_not_asked_for_again_where_it_was_refused() -> None:
+    request = ModelRequest(system="", messages=(user("x"),), tools=(), first_attempt=1, replays=False)
+    assert "include" not in json.loads(encode_request(ROUTE, request))
 
 
 SCHEMA = {"type": "object", "properties": {"b": {}, "a": {}}}
