@@ -53,6 +53,7 @@ from app.store.turns import TurnRepository
 from app.store.upkeep import StoreUpkeep
 from app.store.usage import UsageRepository
 from app.store.wakeups import PostgresWakeups
+from app.tools.builtin.clarify import clarify_tool
 from app.tools.builtin.get_time import get_time_tool
 from app.tools.builtin.memory import memory_tool
 from app.tools.builtin.session_search import session_search_tool
@@ -128,6 +129,7 @@ async def open_gateway(settings: Settings, database_url: str, clock: Clock | Non
 
 def _toolbox(settings: Settings, database: Database, pool: ToolPool, clock: Clock) -> ToolRegistry:
     core = (
+        clarify_tool(),
         get_time_tool(clock),
         memory_tool(MemoryRepository(database)),
         session_search_tool(SearchRepository(database, SearchIndex(database, clock))),
@@ -183,6 +185,7 @@ def _assemble(
             lease_beat_s=settings.lease_beat_s,
             poll_s=settings.poll_s,
             delta_retention_s=settings.delta_retention_s,
+            action_timeout_s=settings.action_timeout_s,
             max_running_turns=settings.max_running_turns,
         ),
     )

@@ -21,7 +21,7 @@ from app.domain.sessions import NewSession, Page, Session, SessionChange
 from app.domain.summaries import Summary
 from app.domain.tenants import KeyInfo, Principal, Purpose, Tenant, TenantChange, TenantInfo, TenantSpec
 from app.domain.tools import ToolContext, ToolOutcome
-from app.domain.turns import Commit, DeltaBatch, EventRow, InterruptReason, TurnView
+from app.domain.turns import Commit, DeltaBatch, EventRow, GivenAnswer, InterruptReason, TurnAnswer, TurnView
 
 
 class Clock(Protocol):
@@ -116,10 +116,26 @@ class TurnStore(Protocol):
         """The model that a session asks for; ``None`` when it asks for none or is unknown to the tenant."""
 
     async def claim(self, owner: ReplicaId, limit: int) -> list[OpenTurn]:
-        """Take up to ``limit`` queued turns whose session is free, oldest first, and write their user messages."""
+        """Take up to ``limit`` turns that can be run: those that waited for somebody and wait no more, then queued ones whose session is
+        free, oldest first; user messages of new ones are written.
+        """
 
     async def commit(self, commit: Commit) -> bool:
-        """Apply one step; true when other turns wait for the session. Idempotent. Raises LeaseLostError when the fence no longer holds."""
+        """Apply one step; true when other turns wait for the session. Idempotent. Raises LeaseLostError when the fence no longer holds.
+
+        A turn that pauses (``waits_until_ms``) keeps its session; one that is to be stopped does not wait, it is there for the next claim.
+        """
+
+    async def answer(self, answer: TurnAnswer) -> bool:
+        """Store answers for a turn that waits; complete ones let it be claimed. False, and nothing is stored, when it does not wait or has
+        other answers since ``previous_seq``.
+        """
+
+    async def given_answer(self, turn_id: TurnId, key: str) -> GivenAnswer | None:
+        """The answers that came under this idempotency key."""
+
+    async def expire(self, limit: int) -> list[TurnView]:
+        """Let turns wait no more whose time is over; they are marked as to be stopped (``expired``) and returned as they then stand."""
 
     async def append_deltas(self, batches: Sequence[DeltaBatch]) -> set[TurnId]:
         """Store deltas of several turns in one statement; returns the turns whose fence held."""
@@ -131,7 +147,10 @@ class TurnStore(Protocol):
         """Running turns of ``owner`` that somebody wants stopped."""
 
     async def request_cancel(self, tenant_id: TenantId, turn_id: TurnId, reason: InterruptReason) -> TurnView | None:
-        """Mark a running turn as to be stopped and return it as it then stands; ``None`` when unknown to the tenant."""
+        """Mark a turn that has not ended as to be stopped and return it as it then stands; ``None`` when unknown to the tenant.
+
+        One that waits for somebody waits no more: it reads as queued.
+        """
 
     async def take_over(self, owner: ReplicaId, known: Sequence[TurnId], limit: int, *, beat: int) -> list[OpenTurn]:
         """Become the owner, in a new generation, of running turns that nobody runs.
@@ -144,7 +163,7 @@ class TurnStore(Protocol):
     async def cancel_unwatched(self, turn_id: TurnId, reason: InterruptReason) -> bool:
         """Mark a turn as to be stopped unless a follower on another replica said lately that it reads it.
 
-        True when that is settled: the turn is marked, or it has ended.
+        True when that is settled: the turn is marked, or it waits for somebody (whom it does not need to be read by), or it has ended.
         """
 
     async def watch(self, turns: Sequence[TurnId], for_s: float) -> None:
@@ -157,7 +176,7 @@ class TurnStore(Protocol):
         """Turns of a session, newest first."""
 
     async def read_events(self, cursors: Sequence[tuple[TurnId, int]]) -> dict[tuple[TurnId, int], tuple[list[EventRow], bool]]:
-        """For each (turn, after): the next stored rows behind ``after`` (bounded), and whether the turn is over at ``after``."""
+        """For each (turn, after): the next stored rows behind ``after`` (bounded), and whether the turn is over, or waits, at ``after``."""
 
     async def prune(self, delta_age_s: float, idempotency_age_s: float) -> int:
         """Delete deltas of long ended turns and forget old idempotency keys; returns the rows removed."""

@@ -38,6 +38,7 @@ class Settings(BaseSettings):
     lease_ttl_s: float = Field(20.0, gt=0, description="a replica silent for so long has lost its turns")
     lease_beat_s: float = Field(5.0, gt=0, description="between heartbeats of a replica")
     poll_s: float = Field(0.4, gt=0, description="between looks for interrupts and queued turns")
+    action_timeout_s: float = Field(24 * 3600.0, gt=0, description="how long a turn waits for client tools, answers and approvals")
     delta_retention_s: float = Field(6 * 3600.0, gt=0, description="how long deltas of an ended turn can be replayed")
     archive_retention_s: float | None = Field(
         None, gt=0, description="how old messages that a summary stands for get before they are deleted; unset: they stay"

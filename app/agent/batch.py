@@ -5,22 +5,26 @@ the next one. Results are stored as they come; what is judged of the whole batch
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
-from app.agent import guardrails, machine
+from app.agent import guardrails, machine, pausing
 from app.agent.budget import Budget
 from app.agent.facts import budget_warning
 from app.agent.guardrails import Answered, Halt
+from app.agent.pausing import Waits
 from app.context import tokens
 from app.domain.conversation_events import GuardrailHalt, GuardrailWarning
 from app.domain.events import Fact
 from app.domain.guardrails import GuardrailThresholds, ToolTraits, digest_of
-from app.domain.messages import Message, Role, ToolCall
+from app.domain.messages import Message, Role, StoredMessage, ToolCall
 from app.domain.tools import FinishedCall, ToolOutcome
 from app.domain.turns import Completed, CompletedReason, MachineState
+from app.domain.waiting import PausedBatch, WaitingCall
 
+MAX_CALLS = 128
+"""Calls of one answer that are run; the rest is answered unrun."""
 INVALID_CALLS = "invalid_tool_calls"
 _INVALID_TEXT = "I stopped here: the tools were called wrongly again and again, so none of them was run. The work may be unfinished."
 
@@ -33,16 +37,70 @@ class Rules:
     hard_stop: bool
     traits: Mapping[str, ToolTraits]
     offered: frozenset[str]
+    waits: Waits = field(default_factory=Waits)
 
 
 class Batch:
-    """One reply's calls, from their refusals to what follows them."""
+    """One reply's calls, from their refusals to what follows them. ``place`` is the seq of the reply's message."""
 
-    def __init__(self, step: machine.RunTools, state: MachineState, rules: Rules) -> None:
+    def __init__(self, step: machine.RunTools, state: MachineState, rules: Rules, *, place: int) -> None:
         self._step = step
         self._rules = rules
         self._blocked = guardrails.before_calls(state.guardrails, step.calls, rules.thresholds, hard_stop=rules.hard_stop)
         self._done: dict[int, FinishedCall] = {}
+        self.base = place + 1
+        """The place of the first result."""
+        self.waiting: tuple[WaitingCall, ...] = ()
+        self.waiting = rules.waits.of(step.calls, {*self.refusals, *range(MAX_CALLS, len(step.calls))})
+
+    @classmethod
+    def resumed(cls, paused: PausedBatch, rows: Sequence[StoredMessage], state: MachineState, rules: Rules) -> "Batch":
+        """A batch whose waiting calls have their answers. Raises RuntimeError when its rows are gone."""
+        step = pausing.step_of(paused, rows)
+        batch = cls(step, state, rules, place=paused.place)
+        batch.waiting = paused.waiting
+        batch.add(pausing.finished_before(paused, step, rows))
+        return batch
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """All of them, in order."""
+        return self._step.calls
+
+    @property
+    def to_run(self) -> tuple[ToolCall, ...]:
+        """The calls that begin now: those that wait begin when they are approved."""
+        elsewhere = self.elsewhere
+        return tuple(call for index, call in enumerate(self.calls) if index not in elsewhere)
+
+    @property
+    def approved(self) -> tuple[ToolCall, ...]:
+        """The calls that somebody allowed and that have not been run."""
+        allowed = {one.index for one in self.waiting if one.answer is not None and one.answer.approved}
+        return tuple(call for index, call in enumerate(self.calls) if index in allowed and index not in self._done)
+
+    @property
+    def elsewhere(self) -> frozenset[int]:
+        """The positions of calls that are not answered here: they wait, or have their results."""
+        return frozenset((*self._done, *(one.index for one in self.waiting if one.answer is None)))
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the calls are run one after the other."""
+        return self._rules.waits.in_order(self.calls)
+
+    def paused(self) -> PausedBatch | None:
+        """What is kept of it while calls wait; ``None`` when none does."""
+        if all(one.answer is not None for one in self.waiting):
+            return None
+        cut = {index: one.outcome.digest for index, one in self._done.items()}
+        return PausedBatch(
+            place=self.base - 1,
+            size=len(self.calls),
+            waiting=self.waiting,
+            unreadable=self._step.bad_arguments,
+            digests={index: digest for index, digest in cut.items() if digest is not None},
+        )
 
     @property
     def refusals(self) -> dict[int, ToolOutcome]:
@@ -53,7 +111,7 @@ class Batch:
             if reason is not None:
                 text = f"Not run: the arguments are not valid JSON ({reason}). Send the call again with one JSON object as its arguments."
                 refusals[index] = ToolOutcome(output=text, is_error=True)
-        return refusals
+        return refusals | pausing.refusals_of(self.waiting)
 
     def add(self, finished: Sequence[FinishedCall]) -> bool:
         """Take finished calls; true when none is missing."""
@@ -67,7 +125,7 @@ class Batch:
         rules = self._rules
         counted, verdict = guardrails.after_calls(state.guardrails, answered, rules.traits, rules.thresholds, hard_stop=rules.hard_stop)
         counted, given_up = guardrails.after_invalid(counted, all_invalid=all(self._is_invalid(one.call) for one in ordered))
-        state = msgspec.structs.replace(state, guardrails=counted)
+        state = msgspec.structs.replace(state, guardrails=counted, paused=None)
         events = self._told(verdict.warnings)
         notes = {index: warning.message for index, warning in verdict.warnings.items()}
         if verdict.halt is not None or given_up:

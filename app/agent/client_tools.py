@@ -2,11 +2,13 @@
 
 ::
 
-    calls of one reply             │ step
+    calls of one reply             │ step of a turn that may not wait
     ───────────────────────────────┼─────────────────────────────────────────────────────────────────────────
     only the client's, all legible │ Finish completed: tool_calls; the results come with the client's next call
     of both kinds, or not legible  │ RunTools: the gateway's run, each of the client's is answered "not run"
     only the gateway's             │ RunTools, as ever
+
+A turn that may wait pauses for its client's results (:mod:`app.agent.pausing`).
 
 A tool of the client with the name of one of the gateway's stands in its place for this turn.
 """
@@ -29,12 +31,13 @@ _FREE_CHOICES = (None, "auto", "none")
 
 
 class ClientTools(Toolbox):
-    """A toolbox in which some tools are the client's: calls of those are answered unrun."""
+    """A toolbox in which some tools are the client's: calls of those are answered unrun. ``waits``: the turn pauses for them."""
 
-    def __init__(self, toolbox: Toolbox, specs: tuple[ToolSpec, ...]) -> None:
+    def __init__(self, toolbox: Toolbox, specs: tuple[ToolSpec, ...], *, waits: bool = False) -> None:
         self._toolbox = toolbox
         self._specs = specs
-        self._names = frozenset(spec.name for spec in specs)
+        self._waits = waits
+        self.names = frozenset(spec.name for spec in specs)
         self.size = len(msgspec.json.encode(specs)) if specs else 0
         """Bytes of the client's tool definitions."""
 
@@ -42,16 +45,16 @@ class ClientTools(Toolbox):
         """What the model is shown: the gateway's ``own`` tools and the client's, sorted by name."""
         if not self._specs:
             return own
-        kept = (spec for spec in own if spec.name not in self._names)
+        kept = (spec for spec in own if spec.name not in self.names)
         return tuple(sorted((*kept, *self._specs), key=lambda spec: spec.name))
 
     def enabled(self, own: tuple[ToolSpec, ...]) -> frozenset[str]:
         """The names that the gateway runs."""
-        return frozenset(spec.name for spec in own) - self._names
+        return frozenset(spec.name for spec in own) - self.names
 
     def judge(self, step: AfterReply) -> AfterReply:
         """End the turn where its calls are the client's to run."""
-        if not isinstance(step, RunTools) or step.bad_arguments or any(call.name not in self._names for call in step.calls):
+        if self._waits or not isinstance(step, RunTools) or step.bad_arguments or any(call.name not in self.names for call in step.calls):
             return step
         return self._leave(step)
 
@@ -73,7 +76,7 @@ class ClientTools(Toolbox):
     @override
     async def call(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         """Run one call, unless it is the client's."""
-        if call.name in self._names:
+        if call.name in self.names:
             return ToolOutcome(output=NOT_RUN, is_error=True)
         return await self._toolbox.call(call, context)
 

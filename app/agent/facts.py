@@ -8,8 +8,17 @@ from app.agent import machine
 from app.agent.budget import Budget, Pressure
 from app.domain.compaction import ContextState
 from app.domain.conversation_events import BudgetWarning
-from app.domain.events import MAX_EVENT_TEXT, AttemptFailedEvent, AttemptReset, Fact, ProviderFallback, ProviderThrottled, ToolCompleted
-from app.domain.messages import StoredMessage, content_text
+from app.domain.events import (
+    MAX_EVENT_TEXT,
+    AttemptFailedEvent,
+    AttemptReset,
+    Fact,
+    ProviderFallback,
+    ProviderThrottled,
+    ToolCompleted,
+    ToolStarted,
+)
+from app.domain.messages import StoredMessage, ToolCall, content_text
 from app.domain.model import AttemptFailed, Delta, MessageDelta, ModelChunk, ModelReply, ReasoningDelta, RouteRef, Throttled
 from app.domain.tools import FinishedCall
 from app.domain.turns import Compaction, MachineState, Outcome, PressureLevel
@@ -52,7 +61,14 @@ class End:
     context: ContextState | None = None
 
 
-LoopFact: TypeAlias = Show | Record | End
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Everything else of a reply's calls is stored: the turn waits for the rest (``state.paused``) without a task. Nothing follows here."""
+
+    state: MachineState
+
+
+LoopFact: TypeAlias = Show | Record | Pause | End
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +147,11 @@ def tool_completed(done: FinishedCall, output: str) -> ToolCompleted:
         duration_ms=done.duration_ms,
         output_truncated=len(output) > MAX_EVENT_TEXT,
     )
+
+
+def tools_started(calls: Sequence[ToolCall]) -> tuple[Fact, ...]:
+    """The events of calls that are about to run."""
+    return tuple(ToolStarted(tool_call_id=call.id, name=call.name, arguments=call.arguments[:MAX_EVENT_TEXT]) for call in calls)
 
 
 def tools_completed(done: Sequence[FinishedCall], results: Sequence[StoredMessage]) -> tuple[Fact, ...]:

@@ -14,17 +14,18 @@ import msgspec
 from app.agent import machine
 from app.agent.batch import Batch, Conclusion, result_message
 from app.agent.compactor import Compactor, CompactorParts
-from app.agent.facts import End, LoopFact, Record, budget_warning, tools_completed
+from app.agent.facts import End, LoopFact, Pause, Record, budget_warning, tools_completed, tools_started
 from app.agent.model_call import ModelCall
 from app.agent.run import Run
 from app.agent.tool_calls import run_tool_calls
 from app.domain.errors import ContextOverflowError
-from app.domain.events import MAX_EVENT_TEXT, AttemptReset, Fact, IterationStarted, ToolStarted
-from app.domain.messages import StoredMessage
+from app.domain.events import AttemptReset, Fact, IterationStarted
+from app.domain.messages import StoredMessage, ToolCall
 from app.domain.openings import OpenTurn
 from app.domain.tenants import TenantSettings, thresholds_of
-from app.domain.tools import FinishedCall
+from app.domain.tools import FinishedCall, ToolContext
 from app.domain.turns import MachineState, PressureLevel, TurnKind
+from app.domain.waiting import PausedBatch
 from app.ports import Clock, MemoryStore, ModelClient, TodoStore, Toolbox
 
 
@@ -74,7 +75,7 @@ class AgentLoop:
         return machine.count_interrupted(call.state, call.use_so_far(shown_chars))
 
     def run(self, turn: OpenTurn, working_set: Sequence[StoredMessage]) -> AsyncGenerator[LoopFact, None]:
-        """Yield the turn's facts; the last is its End. ``working_set`` holds the session's messages, the turn's input included."""
+        """Yield the turn's facts, its End or a Pause as the last. ``working_set``: the session's messages, the turn's input included."""
         room = self._model.room
         run = self._run = Run(turn, working_set, room=room, toolbox=self._toolbox, clock=self._clock, thresholds=self._guardrails)
         return self._chat(run) if turn.request.kind is TurnKind.CHAT else self._compaction(run)
@@ -88,6 +89,10 @@ class AgentLoop:
 
     async def _chat(self, run: Run) -> AsyncGenerator[LoopFact, None]:
         turn_starts = not run.turn.resumed
+        if run.state.paused is not None:
+            async with aclosing(self._go_on(run, run.state.paused)) as facts:
+                async for fact in facts:
+                    yield fact
         while not run.over:
             async with aclosing(self._compactor.before_call(run, turn_starts=turn_starts)) as facts:
                 async for fact in facts:
@@ -124,8 +129,11 @@ class AgentLoop:
             case machine.CallAgain():
                 yield self._again(run, step)
             case machine.RunTools():
-                yield self._intent(run, step)
-                async with aclosing(self._run_tools(run, step)) as facts:
+                unshown = () if step.unshown is None else (run.place(step.unshown, archived=True),)
+                stored = run.place(step.message)
+                batch = Batch(step, run.state, run.rules, place=stored.seq)
+                yield self._intent(run, step, (*unshown, stored), batch.to_run)
+                async with aclosing(self._run_tools(run, batch, run.context)) as facts:
                     async for fact in facts:
                         yield fact
 
@@ -152,25 +160,40 @@ class AgentLoop:
         events.extend(self._begin(run))
         return Record(events=tuple(events), messages=messages, state=run.state, boundary=True, context=run.conversation.changed())
 
-    def _intent(self, run: Run, step: machine.RunTools) -> Record:
-        """The assistant message with its calls, stored before the first of them starts; places for the results stay free behind it."""
-        unshown = () if step.unshown is None else (run.place(step.unshown, archived=True),)
-        stored = run.place(step.message)
-        started = tuple(ToolStarted(tool_call_id=call.id, name=call.name, arguments=call.arguments[:MAX_EVENT_TEXT]) for call in step.calls)
-        events: tuple[Fact, ...] = (run.completed(stored, self._model.primary, step.said), *started)
-        return Record(events=events, messages=(*unshown, stored), state=run.state, context=run.conversation.changed())
+    def _intent(self, run: Run, step: machine.RunTools, messages: tuple[StoredMessage, ...], begin: Sequence[ToolCall]) -> Record:
+        """The assistant message with its calls, stored before the first of them begins; places for the results stay free behind it."""
+        events: tuple[Fact, ...] = (run.completed(messages[-1], self._model.primary, step.said), *tools_started(begin))
+        return Record(events=events, messages=messages, state=run.state, context=run.conversation.changed())
 
-    async def _run_tools(self, run: Run, step: machine.RunTools) -> AsyncGenerator[LoopFact, None]:
-        """Steps 8 and 9: each result is recorded when it is there, at its call's place; the last one with what follows it."""
-        base = run.conversation.rows[-1].seq + 1
-        batch = Batch(step, run.state, run.rules)
-        async with aclosing(run_tool_calls(step.calls, batch.refusals, run.client, run.context, clock=self._clock)) as finished:
+    async def _go_on(self, run: Run, paused: PausedBatch) -> AsyncGenerator[LoopFact, None]:
+        """The calls that waited have their answers: the approved ones are run, and all conclude as one batch."""
+        batch = Batch.resumed(paused, run.conversation.rows, run.state, run.rules)
+        if batch.approved:
+            yield Record(events=tools_started(batch.approved), messages=(), state=run.state)
+        async with aclosing(self._run_tools(run, batch, msgspec.structs.replace(run.context, approved=True))) as facts:
+            async for fact in facts:
+                yield fact
+
+    async def _run_tools(self, run: Run, batch: Batch, context: ToolContext) -> AsyncGenerator[LoopFact, None]:
+        """Steps 8 and 9: each result is recorded when it is there, at its call's place; the last one with what follows it.
+
+        Where calls wait for somebody, the turn pauses once all others are answered.
+        """
+        calls = run_tool_calls(
+            batch.calls, batch.refusals, run.client, context, clock=self._clock, elsewhere=batch.elsewhere, in_order=batch.in_order
+        )
+        async with aclosing(calls) as finished:
             async for done in finished:
                 if batch.add(done):
-                    yield self._conclude(run, base, done, batch.conclude(run.state, run.budget))
+                    yield self._conclude(run, batch.base, done, batch.conclude(run.state, run.budget))
                 else:
-                    results = run.answer(base, [(one, result_message(one)) for one in done])
+                    results = run.answer(batch.base, [(one, result_message(one)) for one in done])
                     yield Record(events=tools_completed(done, results), messages=results, state=run.state)
+        paused = batch.paused()
+        if paused is not None:
+            run.over = True
+            run.state = msgspec.structs.replace(run.state, paused=paused)
+            yield Pause(state=run.state)
 
     def _conclude(self, run: Run, base: int, done: Sequence[FinishedCall], conclusion: Conclusion) -> LoopFact:
         run.state = conclusion.state

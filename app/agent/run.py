@@ -10,6 +10,7 @@ from app.agent.batch import Rules
 from app.agent.budget import Budget, output_limit
 from app.agent.client_tools import ClientTools, options_of
 from app.agent.conversation import Conversation
+from app.agent.pausing import Waits, own_tools
 from app.domain.compaction import Room, Thresholds
 from app.domain.events import MAX_EVENT_TEXT, MessageCompleted, message_view
 from app.domain.guardrails import GuardrailThresholds
@@ -47,8 +48,9 @@ class Run:
         """Why, when it is only that there is no summary yet."""
         self.uncompacted: Completed | Failed | None = None
         """What a turn that only compacts ends with when nothing came of it."""
-        self.client = ClientTools(toolbox, request.client_tools)
-        own = _TOOLS.decode(turn.tools)
+        self.client = ClientTools(toolbox, request.client_tools, waits=request.may_wait)
+        traits = toolbox.traits()
+        own = own_tools(_TOOLS.decode(turn.tools), traits, may_wait=request.may_wait)
         self.tools = self.client.offered(own)
         self.conversation = Conversation(
             working_set, turn.kept, system_prompt=turn.system_prompt, room=room, tools_bytes=len(turn.tools) + self.client.size
@@ -57,8 +59,9 @@ class Run:
         self.rules = Rules(
             thresholds=thresholds,
             hard_stop=thresholds.stops(background=request.background),
-            traits=toolbox.traits(),
+            traits=traits,
             offered=frozenset(spec.name for spec in self.tools),
+            waits=Waits(allowed=request.may_wait, client=self.client.names, own=self.client.enabled(own), traits=traits),
         )
         self.context = ToolContext(
             tenant_id=turn.tenant_id,

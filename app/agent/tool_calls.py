@@ -2,17 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
+from app.agent.batch import MAX_CALLS
 from app.domain.messages import ToolCall
 from app.domain.tools import FinishedCall, ToolContext, ToolOutcome
 from app.ports import Clock, Toolbox
 
 CLEANUP_S = 0.5
 """What interrupted calls get to clean up, all together, before they are left behind."""
-MAX_CALLS = 128
-"""Calls of one answer that are run; the rest is answered unrun."""
-
 _TOO_MANY = ToolOutcome(
     output=f"Not run: too many calls in one answer; at most {MAX_CALLS} are run. Ask again for those still needed.", is_error=True
 )
@@ -23,20 +21,31 @@ _left_behind: set[asyncio.Task["FinishedCall"]] = set()
 
 
 async def run_tool_calls(
-    calls: Sequence[ToolCall], refusals: Mapping[int, ToolOutcome], toolbox: Toolbox, context: ToolContext, *, clock: Clock
+    calls: Sequence[ToolCall],
+    refusals: Mapping[int, ToolOutcome],
+    toolbox: Toolbox,
+    context: ToolContext,
+    *,
+    clock: Clock,
+    elsewhere: Collection[int] = (),
+    in_order: bool = False,
 ) -> AsyncGenerator[list[FinishedCall], None]:
     """Start every call at once and yield those that finished together, in call order; each call exactly once.
 
-    ``refusals`` are the results of calls that are not to be run, by position. Close the iterator (``contextlib.aclosing``) or cancel its
+    ``refusals`` are the results of calls that are not to be run, by position; ``elsewhere`` the positions of calls that are left out;
+    ``in_order``: a call begins when the one before it has ended. Close the iterator (``contextlib.aclosing``) or cancel its
     reader to interrupt: running calls are cancelled and left behind if they have not ended after ``CLEANUP_S``; results that nobody has
     pulled by then are lost.
     """
     unrun: list[FinishedCall] = []
     pending: set[asyncio.Task[FinishedCall]] = set()
+    places = asyncio.Semaphore(1 if in_order else MAX_CALLS)  # handed on in the order in which it was asked for
     for index, call in enumerate(calls):
+        if index in elsewhere:
+            continue
         refusal = refusals.get(index) if index < MAX_CALLS else _TOO_MANY
         if refusal is None:
-            pending.add(asyncio.create_task(_run(index, call, toolbox, context, clock=clock), name=f"tool call {call.id}"))
+            pending.add(asyncio.create_task(_run(index, call, toolbox, context, clock=clock, places=places), name=f"tool call {call.id}"))
         else:
             unrun.append(FinishedCall(index=index, call=call, outcome=refusal, duration_ms=0))
     try:
@@ -49,9 +58,12 @@ async def run_tool_calls(
         await _interrupt(pending, context)
 
 
-async def _run(index: int, call: ToolCall, toolbox: Toolbox, context: ToolContext, *, clock: Clock) -> FinishedCall:
-    started = clock.monotonic()
-    outcome = await _outcome(call, toolbox, context)
+async def _run(
+    index: int, call: ToolCall, toolbox: Toolbox, context: ToolContext, *, clock: Clock, places: asyncio.Semaphore
+) -> FinishedCall:
+    async with places:
+        started = clock.monotonic()
+        outcome = await _outcome(call, toolbox, context)
     return FinishedCall(index=index, call=call, outcome=outcome, duration_ms=round((clock.monotonic() - started) * 1000))
 
 

@@ -65,6 +65,7 @@ KINDS: Mapping[str, Kind] = {
     "session_changed": Kind(409, "The session was changed meanwhile", retryable=True),
     "turn_in_progress": Kind(409, "The session has a running turn", retryable=True),
     "queue_full": Kind(409, "The session's queue is full", retryable=True),
+    "turn_not_waiting": Kind(409, "The turn waits for no answers"),
     "conflict": Kind(409, "Not possible in the present state"),
     "quota_exceeded": Kind(429, "A quota of the tenant is used up", retryable=True),
     "body_too_large": Kind(413, "The body is too large"),

@@ -8,6 +8,7 @@ from app.domain.compaction import CompactionReason
 from app.domain.guardrails import GuardrailCode
 from app.domain.model import Usage
 from app.domain.turns import PressureLevel
+from app.domain.waiting import WaitingKind
 
 
 class BudgetWarning(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,3 +78,29 @@ class CompactionFailed(msgspec.Struct, frozen=True, kw_only=True):
     event_type: ClassVar[str] = "compaction.failed"
     reason: CompactionReason
     message: str
+
+
+class ActionCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call that waits for somebody. ``question`` and ``choices`` are those of ``clarify``, for its reader.
+
+    ``arguments`` is JSON text; cut ones (``arguments_truncated``) are whole at ``GET /turns/{id}``.
+    """
+
+    tool_call_id: str
+    kind: WaitingKind
+    name: str
+    arguments: str
+    question: str | None
+    choices: tuple[str, ...]
+    arguments_truncated: bool = False
+
+
+class ToolRequiresAction(msgspec.Struct, frozen=True, kw_only=True):
+    """The turn waits for answers to these calls; the stream ends here without a terminal event.
+
+    Answer with ``POST /turns/{id}/tool_results`` before ``expires_at``, or the turn is interrupted as ``expired``.
+    """
+
+    event_type: ClassVar[str] = "tool.requires_action"
+    calls: tuple[ActionCall, ...]
+    expires_at: str

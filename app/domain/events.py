@@ -22,6 +22,7 @@ from app.domain.conversation_events import (
     CompactionStarted,
     GuardrailHalt,
     GuardrailWarning,
+    ToolRequiresAction,
 )
 from app.domain.ids import SessionId, TurnId
 from app.domain.messages import ContentPart, StoredMessage
@@ -44,7 +45,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TurnQueued(msgspec.Struct, frozen=True, kw_only=True):
-    """The turn waits for its session or for a free place. ``reason``: ``session_busy``, ``at_capacity`` or ``handed_over``."""
+    """The turn waits for its session or a free place. ``reason``: ``session_busy``, ``at_capacity``, ``handed_over`` or ``answered``."""
 
     event_type: ClassVar[str] = "turn.queued"
     session_id: SessionId | None
@@ -60,7 +61,7 @@ class TurnStarted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnResumed(msgspec.Struct, frozen=True, kw_only=True):
-    """Another replica goes on with the turn from its last iteration boundary."""
+    """The turn goes on from where it was handed over, or from where it waited for somebody; perhaps on another replica."""
 
     event_type: ClassVar[str] = "turn.resumed"
     session_id: SessionId | None
@@ -196,7 +197,7 @@ class TurnCompleted(msgspec.Struct, frozen=True, kw_only=True):
 class TurnInterrupted(msgspec.Struct, frozen=True, kw_only=True):
     """Terminal. ``output`` is the partial text.
 
-    ``reason``: ``requested``, ``superseded``, ``client_gone``, ``shutdown`` or ``worker_lost``.
+    ``reason``: ``requested``, ``superseded``, ``client_gone``, ``shutdown``, ``worker_lost`` or ``expired``.
     """
 
     event_type: ClassVar[str] = "turn.interrupted"
@@ -240,6 +241,7 @@ Fact: TypeAlias = (
     | MessageCompleted
     | ToolStarted
     | ToolCompleted
+    | ToolRequiresAction
     | AttemptFailedEvent
     | AttemptReset
     | ProviderFallback
@@ -312,6 +314,7 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     MessageCompleted,
     ToolStarted,
     ToolCompleted,
+    ToolRequiresAction,
     AttemptFailedEvent,
     AttemptReset,
     ProviderFallback,

@@ -78,15 +78,18 @@ class GuardrailThresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
 
 class ToolTraits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the guardrails know of a tool; of an unknown one nothing, which is the default.
+    """What is known of a tool beside its definition; of an unknown one nothing, which is the default.
 
     ``read_only``: it changes nothing, so the same call with the same result is no progress. ``polling``: it watches something that
     changes by itself (a board, background work), so asking again is no fault: it never counts as no progress, and no cycle with it ends
-    the turn.
+    the turn. ``interactive``: it asks somebody, so the calls beside it are run one after the other. ``approval``: somebody has to
+    allow each call before it is run.
     """
 
     read_only: bool = False
     polling: bool = False
+    interactive: bool = False
+    approval: bool = False
 
 
 NO_TRAITS: Final = ToolTraits()

@@ -15,6 +15,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """Whose call it is. ``enabled`` are the tool names of the session's snapshot: anything else is refused.
 
     ``session_id`` is ``None`` in a stateless call. ``call_id`` is the call's own id, unique within its turn; empty before there is a call.
+    ``approved``: somebody has allowed the call.
     """
 
     tenant_id: TenantId
@@ -22,6 +23,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     turn_id: TurnId
     enabled: frozenset[str]
     call_id: str = ""
+    approved: bool = False
 
 
 class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,9 +7,10 @@ import msgspec
 
 from app.domain.compaction import CompactionResult, ContextState
 from app.domain.guardrails import GuardrailState
-from app.domain.ids import MessageId, ReplicaId, SessionId, TurnId
+from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import Content, Message, ToolSpec
 from app.domain.model import NO_OPTIONS, ModelOptions, RouteRef, Usage
+from app.domain.waiting import PausedBatch
 
 SEQ_GAP = 1 << 20
 """Sequence numbers skipped at a takeover: far more than a turn can have shown without storing them."""
@@ -20,6 +21,8 @@ class TurnState(enum.StrEnum):
 
     QUEUED = "queued"
     RUNNING = "running"
+    REQUIRES_ACTION = "requires_action"
+    """It waits for somebody: it holds its session, but no replica runs it."""
     COMPLETED = "completed"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
@@ -52,6 +55,8 @@ class InterruptReason(enum.StrEnum):
     CLIENT_GONE = "client_gone"
     SHUTDOWN = "shutdown"
     WORKER_LOST = "worker_lost"
+    EXPIRED = "expired"
+    """Nobody answered in time."""
 
 
 class FailedReason(enum.StrEnum):
@@ -119,6 +124,8 @@ class MachineState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Refusals as too long that were answered by a compaction."""
     last_call_tokens: int = 0
     """What the last model call used, input and output."""
+    paused: PausedBatch | None = None
+    """The calls that wait for somebody, or have their answers and are not concluded yet."""
     attempts: int = 0
     usage: Usage = Usage()
     cost_usd: float | None = None
@@ -224,6 +231,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     on_busy: OnBusy = OnBusy.REJECT
     on_disconnect: OnDisconnect = OnDisconnect.CONTINUE
     background: bool = False
+    may_wait: bool = False
+    """Whether the turn may pause for somebody: its client tools, questions of the model, approvals."""
     max_iterations: int = 90
     max_tokens: int | None = None
     max_cost_usd: float | None = None
@@ -265,6 +274,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     state: MachineState
     closing: Closing | None = None
     hand_over: bool = False
+    waits_until_ms: int | None = None
+    """The turn pauses for somebody, until then (unix ms). One that is to be stopped does not: it is there for the next claim."""
     forget: bool = False
     """The turn's earlier messages leave the working set."""
     context: ContextState | None = None
@@ -279,6 +290,32 @@ class DeltaBatch(msgspec.Struct, frozen=True, kw_only=True):
     row: EventRow
 
 
+class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answers for a waiting turn, made of it as it stood at ``previous_seq``.
+
+    ``state`` holds them. With ``complete`` none is missing and the turn goes on; else it waits on. ``row`` is an event that goes with it.
+    ``key``: what a repeat is known by, with the fingerprint of its body.
+    """
+
+    tenant_id: TenantId
+    turn_id: TurnId
+    previous_seq: int
+    last_seq: int
+    state: MachineState
+    complete: bool
+    row: EventRow | None = None
+    key: str | None = None
+    fingerprint: bytes = b""
+
+
+class GivenAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An earlier request with answers, found by its key. ``after`` is the turn's last event before it; ``complete``: the turn went on."""
+
+    fingerprint: bytes
+    after: int
+    complete: bool
+
+
 class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     """A turn as read from the store. ``outcome`` is the terminal event's JSON; times in unix milliseconds."""
 
@@ -289,6 +326,8 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     request: TurnRequest
     machine: MachineState
     outcome: bytes | None
+    expires_at_ms: int | None = None
+    """When a turn that waits for somebody is given up."""
     fence: Fence
     last_seq: int
     created_at_ms: int

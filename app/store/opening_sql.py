@@ -101,8 +101,8 @@ SELECT true AS known, (SELECT id FROM t) AS turn_id
 WHY_NOT_OPENED = Statement(
     text("""
 SELECT r.id AS replayed_id, r.fingerprint,
-       (SELECT b.id FROM turns b WHERE b.session_id = :session_id AND b.state IN ('running', 'queued')
-        ORDER BY b.state = 'running' DESC, b.rank, b.ordinal LIMIT 1) AS busy_id,
+       (SELECT b.id FROM turns b WHERE b.session_id = :session_id AND b.state IN ('running', 'requires_action', 'resuming', 'queued')
+        ORDER BY b.state <> 'queued' DESC, b.rank, b.ordinal LIMIT 1) AS busy_id,
        CAST(:queue AS boolean) AND (SELECT count(*) FROM turns q WHERE q.session_id = :session_id AND q.state = 'queued')
            >= CAST(:max_queued AS integer) AS queue_full
 FROM (SELECT 1) AS one

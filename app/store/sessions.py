@@ -13,6 +13,7 @@ from app.domain.sessions import NewSession, Page, Session, SessionChange
 from app.domain.turns import TurnState
 from app.store.engine import Database
 from app.store.tables import sessions, turns
+from app.store.turn_sql import HOLDING
 
 _CREATE_TRIES = 3
 _toolsets = msgspec.json.Decoder(tuple[str, ...])
@@ -48,7 +49,7 @@ def _ms(column: ColumnElement[Any]) -> ColumnElement[int]:
 
 _ACTIVE = (
     select(turns.c.id)
-    .where(turns.c.session_id == sessions.c.id, turns.c.state == TurnState.RUNNING.value)
+    .where(turns.c.session_id == sessions.c.id, turns.c.state.in_(HOLDING))
     .correlate(sessions)
     .scalar_subquery()
     .label("active_turn_id")
@@ -149,7 +150,7 @@ class SessionRepository:
                 return False
             open_turn = (
                 select(turns.c.id)
-                .where(turns.c.session_id == session_id, turns.c.state.in_((TurnState.RUNNING.value, TurnState.QUEUED.value)))
+                .where(turns.c.session_id == session_id, turns.c.state.in_((*HOLDING, TurnState.QUEUED.value)))
                 .order_by(turns.c.state.desc(), turns.c.ordinal)
                 .limit(1)
             )

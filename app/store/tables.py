@@ -216,6 +216,7 @@ turns = Table(
     Column("owner", Text, comment="replica that runs it"),
     Column("generation", Integer, nullable=False, server_default=text("0"), comment="rises with every owner"),
     Column("cancel_reason", Text, comment="somebody wants it stopped"),
+    Column("expires_at", DateTime(timezone=True), comment="it waits for somebody until then"),
     Column("watched_until", DateTime(timezone=True), comment="read on another replica; it matters to turns that end with their readers"),
     Column("request", LargeBinary, nullable=False, comment="JSON of TurnRequest"),
     Column("message_id", Text, nullable=False, comment="of its user message"),
@@ -230,8 +231,15 @@ turns = Table(
     Column("started_at", DateTime(timezone=True)),
     Column("ended_at", DateTime(timezone=True)),
     Column("deltas_pruned", Boolean, nullable=False, server_default=text("false")),
-    Index("uq_turns_session_slot", "session_id", unique=True, postgresql_where=text("state = 'running'")),
+    Index(
+        "uq_turns_session_holder",
+        "session_id",
+        unique=True,
+        postgresql_where=text("state IN ('running', 'requires_action', 'resuming')"),
+    ),
     Index("ix_turns_queue", "session_id", "rank", "ordinal", postgresql_where=text("state = 'queued'")),
+    Index("ix_turns_waiting", "expires_at", postgresql_where=text("state = 'requires_action'")),
+    Index("ix_turns_resuming", "ordinal", postgresql_where=text("state = 'resuming'")),
     Index("ix_turns_running", "owner", postgresql_where=text("state = 'running'")),
     Index("ix_turns_cancelled", "owner", postgresql_where=text("state = 'running' AND cancel_reason IS NOT NULL")),
     Index("ix_turns_session_id_id", "session_id", "id"),
@@ -255,6 +263,18 @@ stateless_keys = Table(
     PrimaryKeyConstraint("tenant_id", "key"),
 )
 """Of stateless calls: those of sessions are unique by an index of ``turns``, which a call without a session is not in."""
+
+turn_answers = Table(
+    "turn_answers",
+    metadata,
+    Column("turn_id", Text, ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
+    Column("key", Text, nullable=False, comment="idempotency key of answers for a waiting turn"),
+    Column("fingerprint", LargeBinary, nullable=False),
+    Column("after_seq", BigInteger, nullable=False, comment="the turn's last event before them"),
+    Column("complete", Boolean, nullable=False, comment="the turn went on with them"),
+    _created(),
+    PrimaryKeyConstraint("turn_id", "key"),
+)
 
 turn_events = Table(
     "turn_events",

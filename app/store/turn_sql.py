@@ -4,11 +4,14 @@ Lock order, everywhere: tenant row (openings within a quota only), session row, 
 use. A statement that needs the session row takes it first (``FOR NO KEY UPDATE`` in a materialised CTE), so that an opening and a
 closing of one session wait for one another instead of deadlocking. Locked rows are re-read at their newest version (READ COMMITTED), so
 a wait never works on old values.
+
+States of the table: those of :class:`app.domain.turns.TurnState`, and ``resuming``. That is a turn that has waited for somebody and
+waits no more: it is answered, or to be stopped, or nobody answered in time. It still holds its session, and the next claim takes it first.
 """
 
 from sqlalchemy import text
 
-from app.domain.turns import SEQ_GAP
+from app.domain.turns import SEQ_GAP, RowKind
 from app.store.engine import Statement
 
 _TURN = """
@@ -17,6 +20,7 @@ _TURN = """
 
 _VIEW = """
     t.id, t.session_id, t.state, t.owner, t.generation, t.reason, t.request, t.machine, t.outcome, t.last_seq,
+    (extract(epoch FROM t.expires_at) * 1000)::bigint AS expires_at_ms,
     (extract(epoch FROM t.created_at) * 1000)::bigint AS created_at_ms,
     (extract(epoch FROM t.started_at) * 1000)::bigint AS started_at_ms,
     (extract(epoch FROM t.ended_at) * 1000)::bigint AS ended_at_ms
@@ -28,6 +32,10 @@ _UPSERT_EVENTS = """
     WHERE turn_events.kind = 0 AND excluded.last_seq > turn_events.last_seq
 """
 """A write of deltas whose answer was lost may have happened: the next one begins at the same number and goes further."""
+
+
+HOLDING = ("running", "requires_action", "resuming")
+"""The states in which a turn holds its session: at most one of them does."""
 
 
 def _sql(statement: str) -> Statement:
@@ -42,25 +50,26 @@ LOCK_TENANT = text("SELECT 1 FROM tenants WHERE id = :tenant_id FOR NO KEY UPDAT
 
 COUNT_OPEN = text("""
 SELECT (SELECT count(*) FROM turns WHERE tenant_id = :tenant_id AND state = 'running')
+     + (SELECT count(*) FROM turns WHERE tenant_id = :tenant_id AND state IN ('requires_action', 'resuming'))
      + (SELECT count(*) FROM turns WHERE tenant_id = :tenant_id AND state = 'queued')
 """)
-"""Two counts, so that each finds its turns in a small partial index. Only true in a transaction that holds the tenant's lock."""
+"""Several counts, so that each finds its turns in a small partial index. Only true in a transaction that holds the tenant's lock."""
 
 CLAIM = _sql(f"""
 WITH c AS MATERIALIZED (
     SELECT t.id, t.session_id, s.next_seq, t.started_at IS NOT NULL AS resumed,
            t.started_at IS NULL AND octet_length(t.input_message) > 0 AS speaks
     FROM turns t JOIN sessions s ON s.id = t.session_id
-    WHERE t.state = 'queued'
-      AND NOT EXISTS (SELECT 1 FROM turns r WHERE r.session_id = t.session_id AND r.state = 'running')
+    WHERE t.state = 'resuming' OR (t.state = 'queued'
+      AND NOT EXISTS (SELECT 1 FROM turns r WHERE r.session_id = t.session_id AND r.state IN ('running', 'requires_action', 'resuming'))
       AND NOT EXISTS (SELECT 1 FROM turns q WHERE q.session_id = t.session_id AND q.state = 'queued'
-                      AND (q.rank, q.ordinal) < (t.rank, t.ordinal))
-    ORDER BY t.rank, t.ordinal LIMIT :limit
+                      AND (q.rank, q.ordinal) < (t.rank, t.ordinal)))
+    ORDER BY t.state = 'queued', t.rank, t.ordinal LIMIT :limit
     FOR NO KEY UPDATE OF s, t SKIP LOCKED
 ), t AS (
     UPDATE turns SET state = 'running', owner = :owner, generation = generation + 1,
                      started_at = coalesce(started_at, clock_timestamp())
-    FROM c WHERE turns.id = c.id AND turns.state = 'queued'
+    FROM c WHERE turns.id = c.id AND turns.state IN ('queued', 'resuming')
     RETURNING turns.*
 ), m AS (
     INSERT INTO messages (session_id, seq, id, turn_id, body)
@@ -107,11 +116,15 @@ WITH s AS MATERIALIZED (
     SELECT id FROM sessions
     WHERE id = :session_id AND (CAST(:next_seq AS bigint) > 0 OR CAST(:context AS bytea) IS NOT NULL) FOR NO KEY UPDATE
 ), t AS (
-    UPDATE turns SET state = :state, owner = CAST(:new_owner AS text), machine = :machine, last_seq = :last_seq,
+    UPDATE turns SET
+        state = CASE WHEN CAST(:waits_until AS double precision) IS NOT NULL AND cancel_reason IS NOT NULL THEN 'resuming'
+                ELSE CAST(:state AS text) END,
+        owner = CAST(:new_owner AS text), machine = :machine, last_seq = :last_seq,
+        expires_at = to_timestamp(CAST(:waits_until AS double precision)),
         reason = CAST(:reason AS text), outcome = CAST(:outcome AS bytea),
         ended_at = CASE WHEN CAST(:ended AS boolean) THEN clock_timestamp() END
     WHERE id = :id AND generation = :generation AND owner IS NOT DISTINCT FROM CAST(:owner AS text)
-      AND last_seq = :previous_seq AND state IN ('running', 'queued')
+      AND last_seq = :previous_seq AND state IN ('running', 'queued', 'resuming')
       AND ((CAST(:next_seq AS bigint) = 0 AND CAST(:context AS bytea) IS NULL) OR EXISTS (SELECT 1 FROM s))
     RETURNING id, session_id, tenant_id
 ), e AS (
@@ -175,18 +188,48 @@ OWNED = _sql("SELECT id FROM turns WHERE id = ANY(CAST(:ids AS text[])) AND owne
 CANCEL_REQUESTS = _sql("SELECT id, cancel_reason FROM turns WHERE owner = :owner AND state = 'running' AND cancel_reason IS NOT NULL")
 
 REQUEST_CANCEL = _sql(f"""
-UPDATE turns AS t SET cancel_reason = coalesce(t.cancel_reason, :reason)
-WHERE t.id = :id AND t.tenant_id = :tenant_id AND t.state IN ('queued', 'running')
+UPDATE turns AS t SET cancel_reason = coalesce(t.cancel_reason, :reason),
+    state = CASE WHEN t.state = 'requires_action' THEN 'resuming' ELSE t.state END
+WHERE t.id = :id AND t.tenant_id = :tenant_id AND t.state IN ('queued', 'running', 'requires_action', 'resuming')
 RETURNING {_VIEW}
 """)
+
+EXPIRE = _sql(f"""
+WITH c AS MATERIALIZED (
+    SELECT id FROM turns WHERE state = 'requires_action' AND expires_at < clock_timestamp()
+    ORDER BY expires_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE turns AS t SET cancel_reason = coalesce(t.cancel_reason, :reason), state = 'resuming'
+FROM c WHERE t.id = c.id AND t.state = 'requires_action'
+RETURNING {_VIEW}
+""")
+
+ANSWER = _sql(f"""
+WITH t AS (
+    UPDATE turns SET machine = :machine, last_seq = :last_seq, state = :state
+    WHERE id = :id AND tenant_id = :tenant_id AND state = 'requires_action' AND last_seq = :previous_seq
+    RETURNING id
+), e AS (
+    INSERT INTO turn_events (turn_id, first_seq, last_seq, kind, frames)
+    SELECT t.id, CAST(:last_seq AS bigint), CAST(:last_seq AS bigint), {int(RowKind.FACTS)}, CAST(:frames AS bytea) FROM t
+    WHERE CAST(:frames AS bytea) IS NOT NULL
+), k AS (
+    INSERT INTO turn_answers (turn_id, key, fingerprint, after_seq, complete)
+    SELECT t.id, CAST(:key AS text), CAST(:fingerprint AS bytea), CAST(:previous_seq AS bigint), CAST(:complete AS boolean) FROM t
+    WHERE CAST(:key AS text) IS NOT NULL
+)
+SELECT id FROM t
+""")
+
+GIVEN_ANSWER = _sql("SELECT fingerprint, after_seq, complete FROM turn_answers WHERE turn_id = :id AND key = :key")
 
 CANCEL_UNWATCHED = _sql("""
 WITH u AS (
     UPDATE turns SET cancel_reason = coalesce(cancel_reason, :reason)
-    WHERE id = :id AND state IN ('queued', 'running') AND coalesce(watched_until < clock_timestamp(), true)
+    WHERE id = :id AND state IN ('queued', 'running', 'resuming') AND coalesce(watched_until < clock_timestamp(), true)
     RETURNING id
 )
-SELECT id FROM u UNION ALL SELECT id FROM turns WHERE id = :id AND ended_at IS NOT NULL
+SELECT id FROM u UNION ALL SELECT id FROM turns WHERE id = :id AND (ended_at IS NOT NULL OR state = 'requires_action')
 """)
 
 WATCH = _sql("""
@@ -203,7 +246,8 @@ ORDER BY t.id DESC LIMIT :limit
 """)
 
 READ_EVENTS = _sql("""
-SELECT c.id, c.after, t.ended_at IS NOT NULL AS ended, t.last_seq AS turn_last_seq, e.first_seq, e.last_seq, e.kind, e.frames
+SELECT c.id, c.after, t.state = 'requires_action' AS waits, t.ended_at IS NOT NULL AS ended, t.last_seq AS turn_last_seq,
+       e.first_seq, e.last_seq, e.kind, e.frames
 FROM unnest(CAST(:ids AS text[]), CAST(:afters AS bigint[])) AS c(id, after)
 JOIN turns t ON t.id = c.id
 LEFT JOIN LATERAL (
@@ -230,6 +274,8 @@ FORGET_TURN_KEYS = _sql("""
 UPDATE turns SET idempotency_key = NULL
 WHERE idempotency_key IS NOT NULL AND created_at < clock_timestamp() - make_interval(secs => :age_s)
 """)
+
+FORGET_ANSWER_KEYS = _sql("DELETE FROM turn_answers WHERE created_at < clock_timestamp() - make_interval(secs => :age_s)")
 
 FORGET_STATELESS_KEYS = _sql("DELETE FROM stateless_keys WHERE created_at < clock_timestamp() - make_interval(secs => :age_s)")
 

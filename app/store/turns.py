@@ -15,7 +15,20 @@ from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import encode_message
 from app.domain.openings import Busy, NewTurn, NoSession, Opening, OpenTurn, Queued, QueueFull, Replayed, TooManyOpen
 from app.domain.sessions import Page
-from app.domain.turns import Commit, DeltaBatch, EventRow, Fence, InterruptReason, MachineState, RowKind, TurnRequest, TurnState, TurnView
+from app.domain.turns import (
+    Commit,
+    DeltaBatch,
+    EventRow,
+    Fence,
+    GivenAnswer,
+    InterruptReason,
+    MachineState,
+    RowKind,
+    TurnAnswer,
+    TurnRequest,
+    TurnState,
+    TurnView,
+)
 from app.store import compaction_sql, opening_sql
 from app.store import turn_sql as sql
 from app.store.engine import Database
@@ -25,6 +38,7 @@ _encode = msgspec.json.Encoder().encode
 _request = msgspec.json.Decoder(TurnRequest)
 _machine = msgspec.json.Decoder(MachineState)
 _OPEN_TRIES = 3
+_RESUMING = "resuming"
 READ_ROWS = 64
 """Event rows that one cursor gets in one read."""
 
@@ -144,7 +158,7 @@ class TurnRepository:
         rows = await self._database.fetch(sql.FENCE, {"id": commit.fence.turn_id})
         if not rows or rows[0].last_seq != commit.last_seq:
             return False
-        return bool(rows[0].generation == commit.fence.generation or commit.hand_over)
+        return bool(rows[0].generation == commit.fence.generation or commit.hand_over or commit.waits_until_ms is not None)
 
     async def append_deltas(self, batches: Sequence[DeltaBatch]) -> set[TurnId]:
         """Store deltas of several turns in one statement; returns the turns whose fence held."""
@@ -176,8 +190,34 @@ class TurnRepository:
         rows = await self._database.fetch(sql.REQUEST_CANCEL, {"tenant_id": tenant_id, "id": turn_id, "reason": reason.value})
         return _view(rows[0]) if rows else await self.get(tenant_id, turn_id)
 
+    async def expire(self, limit: int) -> list[TurnView]:
+        """Turns whose answers did not come in time: they wait no more, and are to be stopped."""
+        rows = await self._database.fetch(sql.EXPIRE, {"limit": limit, "reason": InterruptReason.EXPIRED.value})
+        return [_view(row) for row in rows]
+
+    async def answer(self, answer: TurnAnswer) -> bool:
+        """Store answers for a waiting turn; false when it is not as it was at ``previous_seq``."""
+        params = {
+            "id": answer.turn_id,
+            "tenant_id": answer.tenant_id,
+            "machine": _encode(answer.state),
+            "previous_seq": answer.previous_seq,
+            "last_seq": answer.last_seq,
+            "complete": answer.complete,
+            "state": _RESUMING if answer.complete else TurnState.REQUIRES_ACTION.value,
+            "frames": answer.row.frames if answer.row else None,
+            "key": answer.key,
+            "fingerprint": answer.fingerprint,
+        }
+        return bool(await self._database.fetch(sql.ANSWER, params))
+
+    async def given_answer(self, turn_id: TurnId, key: str) -> GivenAnswer | None:
+        """The answers that came under this key."""
+        rows = await self._database.fetch(sql.GIVEN_ANSWER, {"id": turn_id, "key": key})
+        return GivenAnswer(fingerprint=rows[0].fingerprint, after=rows[0].after_seq, complete=rows[0].complete) if rows else None
+
     async def cancel_unwatched(self, turn_id: TurnId, reason: InterruptReason) -> bool:
-        """Mark a turn as to be stopped unless it is read on another replica; true when it is marked or has ended."""
+        """Mark a turn as to be stopped unless it is read on another replica; true when it is marked, waits for somebody, or has ended."""
         return bool(await self._database.fetch(sql.CANCEL_UNWATCHED, {"id": turn_id, "reason": reason.value}))
 
     async def watch(self, turns: Sequence[TurnId], for_s: float) -> None:
@@ -196,11 +236,11 @@ class TurnRepository:
         return Page(data=tuple(views[:limit]), next_cursor=views[limit - 1].id if len(views) > limit else None)
 
     async def read_events(self, cursors: Sequence[tuple[TurnId, int]]) -> dict[tuple[TurnId, int], tuple[list[EventRow], bool]]:
-        """For each (turn, after): the next stored rows behind ``after``, and whether the turn is over with nothing behind them."""
+        """For each (turn, after): the next stored rows behind ``after``, and whether that is all: the turn is over, or waits."""
         params = {"ids": [turn_id for turn_id, _ in cursors], "afters": [after for _, after in cursors], "rows": READ_ROWS}
         found: dict[tuple[TurnId, int], tuple[list[EventRow], bool]] = {}
         for row in await self._database.fetch(sql.READ_EVENTS, params):
-            rows, _ = found.setdefault((TurnId(row.id), row.after), ([], row.ended and row.after >= row.turn_last_seq))
+            rows, _ = found.setdefault((TurnId(row.id), row.after), ([], row.waits or (row.ended and row.after >= row.turn_last_seq)))
             if row.first_seq is not None:
                 rows.append(EventRow(row.first_seq, row.last_seq, RowKind(row.kind), row.frames))
         for cursor in cursors:
@@ -211,6 +251,7 @@ class TurnRepository:
         """Delete deltas of long ended turns and forget old idempotency keys; returns the rows removed."""
         removed = await self._database.fetch(sql.PRUNE_DELTAS, {"age_s": delta_age_s})
         await self._database.fetch(sql.FORGET_TURN_KEYS, {"age_s": idempotency_age_s})
+        await self._database.fetch(sql.FORGET_ANSWER_KEYS, {"age_s": idempotency_age_s})
         await self._database.fetch(sql.FORGET_STATELESS_KEYS, {"age_s": idempotency_age_s})
         await self._database.fetch(sql.FORGET_SESSION_KEYS, {"age_s": idempotency_age_s})
         await self._database.fetch(sql.FORGET_REPLICAS, {"age_s": 10 * self._ttl_s})
@@ -248,11 +289,12 @@ def _view(row: Any) -> TurnView:
     return TurnView(
         id=TurnId(row.id),
         session_id=_session_id(row),
-        state=TurnState(row.state),
+        state=TurnState.QUEUED if row.state == _RESUMING else TurnState(row.state),
         reason=row.reason,
         request=_request.decode(row.request),
         machine=_machine.decode(row.machine),
         outcome=row.outcome,
+        expires_at_ms=row.expires_at_ms,
         fence=_fence(row),
         last_seq=row.last_seq,
         created_at_ms=row.created_at_ms,
@@ -261,10 +303,17 @@ def _view(row: Any) -> TurnView:
     )
 
 
+def _open_state(commit: Commit) -> TurnState:
+    if commit.waits_until_ms is not None:
+        return TurnState.REQUIRES_ACTION
+    return TurnState.QUEUED if commit.hand_over else TurnState.RUNNING
+
+
 def _commit_params(commit: Commit) -> dict[str, Any]:
     closing = commit.closing
     used = commit.state.usage
-    state = closing.state if closing else TurnState.QUEUED if commit.hand_over else TurnState.RUNNING
+    state = closing.state if closing else _open_state(commit)
+    waits_until_ms = commit.waits_until_ms
     return {
         "id": commit.fence.turn_id,
         "session_id": commit.fence.session_id,
@@ -274,6 +323,7 @@ def _commit_params(commit: Commit) -> dict[str, Any]:
         "last_seq": commit.last_seq,
         "state": state.value,
         "new_owner": commit.fence.owner if state is TurnState.RUNNING else None,
+        "waits_until": None if waits_until_ms is None else waits_until_ms / 1000,
         "machine": _encode(commit.state),
         "ended": closing is not None,
         "tokens": used.input_tokens + used.output_tokens,

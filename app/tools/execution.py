@@ -32,6 +32,9 @@ class ToolExecutor:
         arguments = _read_arguments(call.arguments)
         if arguments is None:
             return _error("The arguments are not a JSON object. Send the call again with a JSON object as its arguments.")
+        if tool.traits.approval and not context.approved:
+            # Traits of a tenant's tools may not be known yet where it is decided what waits: then nothing is run either.
+            return _error("Not run: this tool needs an approval, and nobody was asked. Send the call again.")
         # A task of its own: a timeout can leave it behind, and its CancelledError cannot be mistaken for ours.
         task = asyncio.create_task(_guarded(tool, arguments, context), name=f"tool {tool.spec.name}")
         self._running.add(task)  # the loop itself holds tasks only weakly

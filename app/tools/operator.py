@@ -44,7 +44,8 @@ class Tool:
     """A function as a tool. Without ``name`` it has the function's, without ``description`` the function's docstring.
 
     ``read_only``: it changes nothing, so the same call with the same result is taken for no progress. ``polling``: it watches something
-    that changes by itself, so it may be asked again and again.
+    that changes by itself, so it may be asked again and again. ``needs_approval``: each call waits until somebody allows it; in calls
+    over the OpenAI facades, where nobody can, the tool is not offered.
     """
 
     function: Callable[..., object]
@@ -53,6 +54,7 @@ class Tool:
     description: str | None = None
     read_only: bool = False
     polling: bool = False
+    needs_approval: bool = False
 
 
 def load_operator_tools(modules: str, pool: ToolPool) -> tuple[RegisteredTool, ...]:
@@ -93,7 +95,7 @@ def _registered(tool: Tool, module_name: str, pool: ToolPool) -> RegisteredTool:
         handler=_handler(tool.function, pool, takes_context=takes_context),
         toolset=OPERATOR,
         origin=origin,
-        traits=ToolTraits(read_only=tool.read_only, polling=tool.polling),
+        traits=ToolTraits(read_only=tool.read_only, polling=tool.polling, approval=tool.needs_approval),
     )
 
 

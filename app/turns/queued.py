@@ -1,26 +1,42 @@
-"""The end of a turn that waits in the queue: nobody owns it, so whoever wants it ended does it."""
+"""The end of a turn that nobody owns, since it is in the queue or has waited for somebody: whoever wants it ended does it."""
 
 import msgspec
 
 from app.domain.errors import LeaseLostError
-from app.domain.events import FrameEncoder
+from app.domain.events import Fact, FrameEncoder
+from app.domain.messages import Role
 from app.domain.terminal_events import terminal_event
 from app.domain.turns import Closing, Commit, EventRow, Interrupted, InterruptReason, RowKind, TurnState, TurnView
-from app.ports import TurnStore
+from app.ports import Clock, TurnStore
 from app.turns.counters import Counters
 from app.turns.event_log import EventLog
+from app.turns.pauses import closing_messages, unfinished_call
 
 
-async def close_queued(view: TurnView, reason: InterruptReason, *, store: TurnStore, log: EventLog, counters: Counters) -> bool:
-    """End a turn that waits; false when it has left the queue meanwhile. Raises UnavailableError."""
-    event = terminal_event(view.id, view.session_id, Interrupted(reason=reason), view.machine)
-    seq = view.last_seq + 1
-    row = EventRow(seq, seq, RowKind.TERMINAL, FrameEncoder(view.id).frame(seq, event))
-    closing = Closing(state=TurnState.INTERRUPTED, reason=reason.value, outcome=msgspec.json.encode(event))
+async def close_queued(
+    view: TurnView, reason: InterruptReason, *, store: TurnStore, log: EventLog, clock: Clock, counters: Counters
+) -> bool:
+    """End a turn that nobody owns; false when somebody has taken it up meanwhile. Raises UnavailableError."""
+    outcome = Interrupted(reason=reason)
+    event = terminal_event(view.id, view.session_id, outcome, view.machine)
+    paused = view.machine.paused
+    messages = () if paused is None else closing_messages(paused, outcome, clock.unix_ms())
+    events: tuple[Fact, ...] = (*(unfinished_call(one.message) for one in messages if one.message.role is Role.TOOL), event)
+    first, last = view.last_seq + 1, view.last_seq + len(events)
+    encoder = FrameEncoder(view.id)
+    frames = b"".join(encoder.frame(first + index, one) for index, one in enumerate(events))
+    commit = Commit(
+        fence=view.fence,
+        previous_seq=view.last_seq,
+        last_seq=last,
+        rows=(EventRow(first, last, RowKind.TERMINAL, frames),),
+        messages=messages,
+        next_message_seq=messages[-1].seq + 1 if messages else 0,
+        state=view.machine,
+        closing=Closing(state=TurnState.INTERRUPTED, reason=reason.value, outcome=msgspec.json.encode(event)),
+    )
     try:
-        await store.commit(
-            Commit(fence=view.fence, previous_seq=view.last_seq, last_seq=seq, rows=(row,), state=view.machine, closing=closing)
-        )
+        await store.commit(commit)
     except LeaseLostError:
         return False
     log.announce(view.id)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from app.agent.facts import End, Record, Show
+from app.agent.facts import End, Pause, Record, Show
 from app.agent.loop import AgentLoop, LoopParts
 from app.context import history
 from app.domain.compaction import ContextState
@@ -21,7 +21,6 @@ from app.domain.events import (
     Fact,
     IterationStarted,
     ProviderThrottled,
-    ToolCompleted,
     TurnQueued,
     TurnResumed,
     TurnStarted,
@@ -32,7 +31,6 @@ from app.domain.model import MessageDelta
 from app.domain.openings import OpenTurn
 from app.domain.tenants import Purpose, Tenant
 from app.domain.terminal_events import terminal_event
-from app.domain.tools import INTERRUPTED_OUTPUT
 from app.domain.turns import (
     Completed,
     CompletedReason,
@@ -49,6 +47,7 @@ from app.ports import Clock, MemoryStore, MessageStore, ModelClient, ModelClient
 from app.turns.counters import Counters
 from app.turns.event_log import EventLog
 from app.turns.lease import Lease
+from app.turns.pauses import requires_action, unfinished_call
 from app.turns.remains import open_calls, stored_rows, text_of
 from app.turns.writer import TurnWriter, patiently
 
@@ -72,6 +71,8 @@ class RunnerParts:
     counters: Counters
     should_hand_over: Callable[[], bool]
     """Whether this replica is leaving and another one can go on with its turns."""
+    action_timeout_s: float
+    """How long a turn waits for somebody."""
 
 
 class TurnRunner:
@@ -123,7 +124,7 @@ class TurnRunner:
             )
             # The calls of a session's turn are answered from its messages, in the closing; a stateless call has but its events.
             calls = open_calls(rows) if turn.fence.session_id is None else []
-            answers: tuple[Fact, ...] = tuple(_interrupted_call(history.interrupted_result(call)) for call in calls)
+            answers: tuple[Fact, ...] = tuple(unfinished_call(history.interrupted_result(call)) for call in calls)
             reset: tuple[Fact, ...] = () if answers or self._unanswered() else (AttemptReset(attempt=attempt),)
             await self._close(outcome, before=(*answers, *reset))
             self._parts.counters.recovered += 1
@@ -137,6 +138,8 @@ class TurnRunner:
             if self._turn.cancel_reason is None:
                 await self._run_loop(tenant)
             else:
+                if self._turn.state.paused is not None:
+                    await self._load()  # it has calls without results
                 await self._close(Interrupted(reason=self._turn.cancel_reason))
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -210,7 +213,7 @@ class TurnRunner:
                 self._open_text.append(delta.text)
         await self._writer.show(fact.deltas)
 
-    async def _commit(self, fact: Record | End) -> bool:
+    async def _commit(self, fact: Record | Pause | End) -> bool:
         """Commit one fact; true when the turn is over here."""
         match fact:
             case Record():
@@ -221,6 +224,10 @@ class TurnRunner:
                     await self._writer.hand_over(TurnQueued(session_id=session_id, reason="handed_over"))
                     return True
                 return False
+            case Pause(state=state):
+                until_ms = self._parts.clock.unix_ms() + round(self._parts.action_timeout_s * 1000)
+                await self._writer.pause(requires_action(state, until_ms), state, until_ms=until_ms)
+                return True
             case End(outcome=outcome):
                 await self._close(
                     outcome, before=fact.events, messages=fact.messages, state=fact.state, forget=fact.forget, context=fact.context
@@ -251,7 +258,9 @@ class TurnRunner:
         own = (stored for stored in (*self._writer.placed, *added) if stored.turn_id == self._turn.fence.turn_id)
         placed = sorted(own, key=lambda stored: stored.seq)
         calls = history.unanswered((stored.seq, stored.message) for stored in placed)
-        return [self._stored(seq, history.interrupted_result(call)) for seq, call in calls]
+        paused = self._writer.state.paused
+        given = {} if paused is None else paused.unfinished()
+        return [self._stored(seq, given.get(seq) or history.interrupted_result(call)) for seq, call in calls]
 
     def _next_seq(self, added: Sequence[StoredMessage]) -> int:
         """The first free place behind everything, the places of results included."""
@@ -299,7 +308,7 @@ class TurnRunner:
         to = _terminal_state(outcome)
         await self._writer.close(
             terminal_event(fence.turn_id, fence.session_id, outcome, state),
-            before=(*before, *(_interrupted_call(result.message) for result in results)),
+            before=(*before, *(unfinished_call(result.message) for result in results)),
             messages=added,
             state=state,
             to=to,
@@ -332,13 +341,3 @@ def _terminal_state(outcome: Outcome) -> TurnState:
 def _leaves_calls(outcome: Outcome) -> bool:
     """Whether the turn ends with calls that its client answers."""
     return isinstance(outcome, Completed) and outcome.reason is CompletedReason.TOOL_CALLS
-
-
-def _interrupted_call(result: Message) -> ToolCompleted:
-    return ToolCompleted(
-        tool_call_id=result.tool_call_id or "",
-        name=result.tool_name or "",
-        output=INTERRUPTED_OUTPUT,
-        is_error=True,
-        duration_ms=0,
-    )

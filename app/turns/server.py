@@ -42,6 +42,8 @@ QUEUE_TOPIC = "queue"
 CLAIM_LIMIT = 50
 RECOVER_LIMIT = 50
 PRUNE_EVERY_S = 60.0
+EXPIRE_EVERY_S = 2.0
+EXPIRE_LIMIT = 50
 ABANDONED_S = 0.2
 """Between looks at turns whose client is gone while somebody else still reads them."""
 IDEMPOTENCY_AGE_S = 24 * 3600.0
@@ -67,6 +69,7 @@ class Timing:
     lease_beat_s: float = 5.0
     poll_s: float = 0.4
     delta_retention_s: float = 6 * 3600.0
+    action_timeout_s: float = 24 * 3600.0
     max_running_turns: int = 2_000
 
 
@@ -106,6 +109,7 @@ class TurnServer:
             clock=clock,
             counters=self.counters,
             should_hand_over=self.departure.should_hand_over,
+            action_timeout_s=timing.action_timeout_s,
         )
         self.active = ActiveTurns(self._parts, limit=timing.max_running_turns)
         self._cancel_hint = asyncio.Event()
@@ -131,6 +135,7 @@ class TurnServer:
         self._spawn("queue", self._run_queue)
         self._spawn("abandoned", self._run_abandoned)
         self._spawn("recovery", self._run_recovery)
+        self._spawn("expiry", self._run_expiry)
         self._spawn("pruning", self._run_pruning)
 
     async def drain(self, grace_s: float) -> None:
@@ -173,8 +178,7 @@ class TurnServer:
             return opening
         if turn.owner is None:
             self.counters.queued += 1
-            self._queue_hint.set()
-            self._wakeups.announce(QUEUE_TOPIC)
+            self.look_for_turns()
         return opening
 
     def follow(self, turn_id: TurnId, after: int, *, watched: bool = False) -> AsyncGenerator[bytes, None]:
@@ -189,8 +193,17 @@ class TurnServer:
         return False
 
     async def close_queued(self, view: TurnView, reason: InterruptReason) -> bool:
-        """End a turn that waits in the queue; false when it has left it meanwhile. Raises UnavailableError."""
-        return await close_queued(view, reason, store=self._stores.turns, log=self.log, counters=self.counters)
+        """End a turn that nobody owns; false when somebody has taken it up meanwhile. Raises UnavailableError."""
+        stores = self._stores
+        closed = await close_queued(view, reason, store=stores.turns, log=self.log, clock=self._clock, counters=self.counters)
+        if closed and view.started_at_ms is not None:
+            self.look_for_turns()  # its session is free
+        return closed
+
+    def look_for_turns(self) -> None:
+        """There is a turn that can be run: say so here and to the other replicas."""
+        self._queue_hint.set()
+        self._wakeups.announce(QUEUE_TOPIC)
 
     def abandon(self, tenant_id: TenantId, turn_id: TurnId) -> None:
         """Interrupt a turn as ``client_gone`` as soon as nobody reads it."""
@@ -212,6 +225,8 @@ class TurnServer:
     async def _end_abandoned(self, tenant_id: TenantId, turn_id: TurnId) -> None:
         """Interrupt a turn that is marked so: also one that has just left the queue, since it starts with the mark."""
         view = await self._stores.turns.get(tenant_id, turn_id)
+        if view is not None and view.state is TurnState.REQUIRES_ACTION:
+            return
         if view is None or view.state is not TurnState.QUEUED or not await self.close_queued(view, InterruptReason.CLIENT_GONE):
             self.interrupt(turn_id, InterruptReason.CLIENT_GONE)
 
@@ -265,6 +280,14 @@ class TurnServer:
         if lost:
             logger.warning("ended turns of a lost replica", extra={"turns": len(lost)})
             self._queue_hint.set()
+
+    async def _run_expiry(self) -> None:
+        """End turns that wait for somebody and whose time is over."""
+        while True:
+            await self._clock.sleep(EXPIRE_EVERY_S)
+            for view in await self._stores.turns.expire(EXPIRE_LIMIT):
+                # Whoever else takes it up before ends it just so: it is marked.
+                await self.close_queued(view, InterruptReason.EXPIRED)
 
     async def _run_pruning(self) -> None:
         while True:

@@ -1,7 +1,7 @@
 """What callers can do with turns: start, read, follow, interrupt. The API's one door to the turn server."""
 
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 
 from app.domain.errors import ConflictError, InvalidRequestError, NotFoundError, QuotaExceededError, UnavailableError
@@ -14,6 +14,7 @@ from app.domain.sessions import Page
 from app.domain.tenants import Purpose, Tenant
 from app.domain.turns import SEQ_GAP, EventRow, InterruptReason, OnBusy, OnDisconnect, RowKind, TurnKind, TurnRequest, TurnState, TurnView
 from app.ports import Clock, ModelClients, TurnStore
+from app.turns.answers import Answered, CallResult, TurnAnswers
 from app.turns.counters import Counters
 from app.turns.quotas import Quotas, too_many_open, within
 from app.turns.server import TurnServer
@@ -158,6 +159,27 @@ class Turns:
         """All frames of a turn that the caller has just started."""
         return self._server.follow(turn_id, 0)
 
+    async def answer(
+        self, tenant_id: TenantId, turn_id: TurnId, results: Sequence[CallResult], *, idempotency_key: str | None, fingerprint: bytes
+    ) -> Answered:
+        """Give answers to calls of a turn that waits for them.
+
+        Raises NotFoundError, ConflictError (``turn_not_waiting``, ``idempotency_mismatch``), InvalidRequestError for a result that fits no
+        waiting call, UnavailableError (``draining``, ``storage_unavailable``).
+        """
+        if self.draining:
+            raise UnavailableError("draining", "This replica is shutting down; another one takes the request.", retry_after_s=1)
+        answers = TurnAnswers(self._store, tenant_id, turn_id, key=idempotency_key, fingerprint=fingerprint)
+        answered = await answers.give(results)
+        if not answered.replayed and answered.complete:
+            self._server.log.announce(turn_id)
+            self._server.look_for_turns()
+        return answered
+
+    def follow_answered(self, turn_id: TurnId, answered: Answered) -> AsyncGenerator[bytes, None]:
+        """The rest of the stream: all frames behind those that were there before the answers."""
+        return self._server.follow(turn_id, answered.after)
+
     async def interrupt(self, tenant_id: TenantId, turn_id: TurnId, reason: InterruptReason = InterruptReason.REQUESTED) -> TurnView:
         """Interrupt a turn and return it as it then stands: terminal, or still stopping. Idempotent. Raises NotFoundError."""
         view = await self._store.request_cancel(tenant_id, turn_id, reason)
@@ -169,6 +191,9 @@ class Turns:
             raise NotFoundError
         if view.state is TurnState.RUNNING and self._server.interrupt(turn_id, reason):
             await self._server.active.wait(turn_id, 1.0)
+            view = await self.get(tenant_id, turn_id)
+            if view.state is TurnState.QUEUED:  # it was let go in the same moment
+                await self._server.close_queued(view, reason)
         return await self.get(tenant_id, turn_id)
 
     def client_left(self, tenant_id: TenantId, turn_id: TurnId) -> None:
@@ -209,12 +234,12 @@ class Turns:
         )
 
     async def _supersede(self, ask: "_Ask") -> None:
-        """Interrupt the turn that runs in the session, if one does."""
+        """Interrupt the turn that holds the session, if one does."""
         if ask.session_id is None:
             return
         page = await self._store.list_for_session(ask.tenant.id, ask.session_id, LOOK_BACK, None)
         for view in page.data:
-            if view.state is TurnState.RUNNING:
+            if view.started_at_ms is not None and not view.state.terminal:
                 await self.interrupt(ask.tenant.id, view.id, InterruptReason.SUPERSEDED)
 
     async def _primary(self, tenant: Tenant, session_id: SessionId | None, model: str | None) -> RouteRef:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -80,7 +81,11 @@ class TurnWriter:
 
     async def hand_over(self, event: Fact) -> None:
         """Put the turn back into the queue for another replica. Raises LeaseLostError."""
-        await uninterrupted(self._commit((event,), (), self.state, hand_over=True))
+        await uninterrupted(self._commit((event,), (), self.state, let_go=_LetGo()))
+
+    async def pause(self, event: Fact, state: MachineState, *, until_ms: int) -> None:
+        """Let the turn wait for somebody, at most until then (unix ms): nobody owns it meanwhile. Raises LeaseLostError."""
+        await uninterrupted(self._commit((event,), (), state, let_go=_LetGo(until_ms)))
 
     async def close(
         self,
@@ -104,7 +109,7 @@ class TurnWriter:
         state: MachineState,
         *,
         closing: Closing | None = None,
-        hand_over: bool = False,
+        let_go: "_LetGo | None" = None,
         forget: bool = False,
         context: ContextState | None = None,
         compaction: Compaction | None = None,
@@ -128,7 +133,8 @@ class TurnWriter:
                     next_message_seq=_next_seq(self.placed) + 1 if forget and in_session else _next_seq(rows),
                     state=state,
                     closing=closing,
-                    hand_over=hand_over,
+                    hand_over=let_go is not None and let_go.until_ms is None,
+                    waits_until_ms=let_go.until_ms if let_go else None,
                     forget=forget,
                     context=context if in_session else None,
                     compaction=compaction if in_session else None,
@@ -137,7 +143,7 @@ class TurnWriter:
             self._fact_seq = facts.last
             self.state = state
             self.placed.extend(messages)
-            self.closed = closing is not None or hand_over
+            self.closed = closing is not None or let_go is not None
             if deltas:
                 live.mark_stored(deltas)
             live.add_stored(facts)
@@ -156,6 +162,13 @@ class TurnWriter:
         if self.live.lost:
             raise LeaseLostError
         self.others_wait = await self._store.commit(commit)
+
+
+@dataclass(frozen=True, slots=True)
+class _LetGo:
+    """The turn is put back into the queue, or waits for somebody until then (unix ms)."""
+
+    until_ms: int | None = None
 
 
 def _new_message(stored: StoredMessage) -> NewMessage:

@@ -32,6 +32,7 @@ TENANT = {
     ("GET", "/turns/{turn_id}/events"),
     ("DELETE", "/turns/{turn_id}"),
     ("POST", "/turns/{turn_id}/cancel"),
+    ("POST", "/turns/{turn_id}/tool_results"),
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/responses"),
     ("GET", "/v1/models"),

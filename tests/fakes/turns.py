@@ -35,11 +35,13 @@ from app.domain.turns import (
     DeltaBatch,
     EventRow,
     Fence,
+    GivenAnswer,
     InterruptReason,
     MachineState,
     NewMessage,
     OnBusy,
     RowKind,
+    TurnAnswer,
     TurnState,
     TurnView,
 )
@@ -71,12 +73,37 @@ class TurnRow:
     reason: str | None = None
     outcome: bytes | None = None
     key: str | None = None
+    expires_at_ms: int | None = None
+    resuming: bool = False
+    """It has waited for somebody and waits no more; it still holds its session."""
+    answers: dict[str, GivenAnswer] = field(default_factory=dict)
     events: dict[int, EventRow] = field(default_factory=dict)
 
     @property
     def rank(self) -> tuple[int, int]:
         """The place in its session's queue."""
         return (0 if self.new.request.on_busy is OnBusy.INTERRUPT else 1, self.ordinal)
+
+    @property
+    def holds_session(self) -> bool:
+        """Whether no other turn of its session may run."""
+        return self.state in (TurnState.RUNNING, TurnState.REQUIRES_ACTION) or self.resuming
+
+    def takes(self, commit: Commit) -> bool:
+        """Whether a step may be applied."""
+        held = self.state.terminal or self.state is TurnState.REQUIRES_ACTION
+        return not held and self.fence == commit.fence and self.last_seq == commit.previous_seq
+
+    def pause(self, until_ms: int) -> None:
+        """It waits for somebody, unless it is to be stopped."""
+        self.owner, self.state, self.expires_at_ms = None, TurnState.REQUIRES_ACTION, until_ms
+        if self.cancel_reason is not None:
+            self.wait_no_more()
+
+    def wait_no_more(self) -> None:
+        """It is there for the next claim."""
+        if self.state is TurnState.REQUIRES_ACTION:
+            self.state, self.resuming = TurnState.QUEUED, True
 
     @property
     def fence(self) -> Fence:
@@ -165,8 +192,8 @@ class InMemoryTurns(TurnStore):
                 return Replayed(turn_id=row.new.id, same_body=row.new.fingerprint == turn.fingerprint)
         if turn.session_id is None:
             return None
-        queued = sorted((row for row in rows if row.state is TurnState.QUEUED), key=lambda row: row.rank)
-        running = [row for row in rows if row.state is TurnState.RUNNING]
+        queued = sorted((row for row in rows if row.state is TurnState.QUEUED and not row.resuming), key=lambda row: row.rank)
+        running = [row for row in rows if row.holds_session]
         if turn.owner is not None and (running or queued):
             return Busy(turn_id=(running or queued)[0].new.id)
         if turn.owner is None and len(queued) >= turn.max_queued:
@@ -236,10 +263,10 @@ class InMemoryTurns(TurnStore):
     async def claim(self, owner: ReplicaId, limit: int) -> list[OpenTurn]:
         await self._enter("claim")
         claimed: list[OpenTurn] = []
-        for row in sorted(self.rows.values(), key=lambda row: row.rank):
+        for row in sorted(self.rows.values(), key=lambda row: (not row.resuming, row.rank)):
             if len(claimed) < limit and row.state is TurnState.QUEUED and self._is_next(row):
                 resumed = row.started_at is not None
-                row.state, row.owner, row.generation = TurnState.RUNNING, owner, row.generation + 1
+                row.state, row.owner, row.generation, row.resuming = TurnState.RUNNING, owner, row.generation + 1, False
                 assert row.new.session_id is not None, "a stateless call never waits"
                 self._sessions.running[row.new.session_id] = row.new.id
                 if not resumed:
@@ -250,7 +277,9 @@ class InMemoryTurns(TurnStore):
 
     def _is_next(self, row: TurnRow) -> bool:
         others = [other for other in self.rows.values() if other.new.session_id == row.new.session_id and other is not row]
-        return not any(other.state is TurnState.RUNNING or (other.state is TurnState.QUEUED and other.rank < row.rank) for other in others)
+        return row.resuming or not any(
+            other.holds_session or (other.state is TurnState.QUEUED and other.rank < row.rank) for other in others
+        )
 
     @override
     async def commit(self, commit: Commit) -> bool:
@@ -258,8 +287,9 @@ class InMemoryTurns(TurnStore):
         row = self.rows.get(commit.fence.turn_id)
         if row is None:
             raise LeaseLostError
-        if row.fence != commit.fence or row.last_seq != commit.previous_seq or row.state.terminal:
-            if row.last_seq == commit.last_seq and (row.generation == commit.fence.generation or commit.hand_over):
+        if not row.takes(commit):
+            let_go = commit.hand_over or commit.waits_until_ms is not None
+            if row.last_seq == commit.last_seq and (row.generation == commit.fence.generation or let_go):
                 return self._others_wait(row)
             raise LeaseLostError
         for entry in commit.rows:
@@ -274,8 +304,7 @@ class InMemoryTurns(TurnStore):
             self._forget(row)
         if session_id is not None:
             self._keep(session_id, commit)
-        if commit.closing is not None or commit.hand_over:
-            self._release(row, commit)
+        self._release(row, commit)
         self._answer()
         return self._others_wait(row)
 
@@ -301,10 +330,16 @@ class InMemoryTurns(TurnStore):
         rows[:] = [msgspec.structs.replace(stored, archived=True) if stored.turn_id == row.new.id else stored for stored in rows]
 
     def _release(self, row: TurnRow, commit: Commit) -> None:
+        """Let the turn go, where the step does."""
+        if commit.waits_until_ms is not None:
+            row.pause(commit.waits_until_ms)
+            return
+        if commit.closing is None and not commit.hand_over:
+            return
         session_id = row.new.session_id
         if session_id is not None and self._sessions.running.get(session_id) == row.new.id:
             del self._sessions.running[session_id]
-        row.owner = None
+        row.owner, row.resuming = None, False
         if commit.closing is None:
             row.state = TurnState.QUEUED
             return
@@ -348,8 +383,44 @@ class InMemoryTurns(TurnStore):
             return None
         if not row.state.terminal and row.cancel_reason is None:
             row.cancel_reason = reason
+        row.wait_no_more()
         self._answer()
         return _view(row)
+
+    @override
+    async def expire(self, limit: int) -> list[TurnView]:
+        await self._enter("expire")
+        waiting = [row for row in self.rows.values() if row.state is TurnState.REQUIRES_ACTION]
+        late = [row for row in waiting if row.expires_at_ms is not None and row.expires_at_ms < self._clock.unix_ms()][:limit]
+        for row in late:
+            row.cancel_reason = row.cancel_reason or InterruptReason.EXPIRED
+            row.wait_no_more()
+        self._answer()
+        return [_view(row) for row in late]
+
+    @override
+    async def answer(self, answer: TurnAnswer) -> bool:
+        await self._enter("answer")
+        row = self.rows.get(answer.turn_id)
+        if row is None or row.new.tenant_id != answer.tenant_id:
+            return False
+        if row.state is not TurnState.REQUIRES_ACTION or row.last_seq != answer.previous_seq:
+            return False
+        row.machine, row.last_seq = answer.state, answer.last_seq
+        if answer.row is not None:
+            row.add(answer.row)
+        if answer.key is not None:
+            row.answers[answer.key] = GivenAnswer(fingerprint=answer.fingerprint, after=answer.previous_seq, complete=answer.complete)
+        if answer.complete:
+            row.wait_no_more()
+        self._answer()
+        return True
+
+    @override
+    async def given_answer(self, turn_id: TurnId, key: str) -> GivenAnswer | None:
+        await self._enter("given_answer")
+        row = self.rows.get(turn_id)
+        return None if row is None else row.answers.get(key)
 
     @override
     async def take_over(self, owner: ReplicaId, known: Sequence[TurnId], limit: int, *, beat: int) -> list[OpenTurn]:
@@ -374,7 +445,7 @@ class InMemoryTurns(TurnStore):
         row = self.rows.get(turn_id)
         if row is None:
             return False
-        if row.state.terminal:
+        if row.state.terminal or row.state is TurnState.REQUIRES_ACTION:
             return True
         if row.watched_until is not None and row.watched_until >= self._clock.monotonic():
             return False
@@ -418,7 +489,8 @@ class InMemoryTurns(TurnStore):
     def _behind(self, turn_id: TurnId, after: int) -> tuple[list[EventRow], bool]:
         if (row := self.rows.get(turn_id)) is None:
             return [], True
-        return row.rows(after)[:READ_ROWS], row.state.terminal and after >= row.last_seq
+        waits = row.state is TurnState.REQUIRES_ACTION
+        return row.rows(after)[:READ_ROWS], waits or (row.state.terminal and after >= row.last_seq)
 
     @override
     async def prune(self, delta_age_s: float, idempotency_age_s: float) -> int:
@@ -431,6 +503,7 @@ class InMemoryTurns(TurnStore):
                 row.events = kept
             if row.created_at_ms < self._clock.unix_ms() - idempotency_age_s * 1000:
                 row.key = None
+                row.answers.clear()
         return removed
 
     async def _enter(self, name: str) -> None:
@@ -456,6 +529,7 @@ def _view(row: TurnRow) -> TurnView:
         request=row.new.request,
         machine=row.machine,
         outcome=row.outcome,
+        expires_at_ms=row.expires_at_ms,
         fence=row.fence,
         last_seq=row.last_seq,
         created_at_ms=row.created_at_ms,

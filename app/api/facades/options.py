@@ -1,18 +1,17 @@
 """A facade's parameters as model options and client tools."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from app.api.facades.schemas import ChatCompletionCreate, FacadeBody, ResponseCreate, Stop
 from app.domain.errors import InvalidRequestError
-from app.domain.messages import ToolSpec, clean_json, clean_text
+from app.domain.messages import clean_json, clean_text
 from app.domain.model import ModelOptions
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _CHOICES = ("auto", "none", "required")
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-_NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 _MAX_STOP_CHARACTERS = 256
 
 
@@ -50,20 +49,6 @@ def response_options(body: ResponseCreate) -> ModelOptions:
         effort=(body.reasoning or {}).get("effort"),
         effort_pointer="/reasoning/effort",
     )
-
-
-def client_tools(tools: Sequence[Mapping[str, Any]] | None, *, nested: bool) -> tuple[ToolSpec, ...]:
-    """The client's functions; ``nested``: below ``function``, as chat completions have them. Raises InvalidRequestError."""
-    specs: dict[str, ToolSpec] = {}
-    for index, tool in enumerate(tools or ()):
-        place = f"/tools/{index}"
-        if tool.get("type") != "function":
-            raise InvalidRequestError("Only tools of type function can be called.", pointer=f"{place}/type")
-        spec = _tool(tool.get("function") if nested else tool, f"{place}/function" if nested else place)
-        if spec.name in specs:
-            raise InvalidRequestError("Two tools have this name.", pointer=f"{place}/function/name" if nested else f"{place}/name")
-        specs[spec.name] = spec
-    return tuple(specs.values())
 
 
 def _refuse(refused: Mapping[str, bool]) -> None:
@@ -137,19 +122,3 @@ def _text_format(value: object) -> dict[str, Any] | None:
         inner = {key: item for key, item in value.items() if key != "type"}
         return _format({"type": "json_schema", "json_schema": inner}, "/text/format")
     return _format(value, "/text/format")
-
-
-def _tool(function: object, place: str) -> ToolSpec:
-    if not isinstance(function, Mapping):
-        raise InvalidRequestError("Must be an object.", pointer=place)
-    name, description, parameters = function.get("name"), function.get("description"), function.get("parameters")
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise InvalidRequestError("Must be 1 to 64 letters, digits, underscores and hyphens.", pointer=f"{place}/name")
-    if description is not None and not isinstance(description, str):
-        raise InvalidRequestError("Must be a string.", pointer=f"{place}/description")
-    if parameters is not None and not isinstance(parameters, dict):
-        raise InvalidRequestError("Must be a JSON schema.", pointer=f"{place}/parameters")
-    schema = clean_json(parameters or _NO_PARAMETERS)
-    if schema.setdefault("type", "object") != "object":
-        raise InvalidRequestError('The schema of a function\'s parameters has "type": "object".', pointer=f"{place}/parameters/type")
-    return ToolSpec(name=name, description=clean_text(description or ""), parameters=schema)

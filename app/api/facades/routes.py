@@ -7,11 +7,12 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 
 from app.api.authentication import principal
 from app.api.body import read_body
+from app.api.client_tools import client_tools
 from app.api.facades.answering import Order, answer
 from app.api.facades.binding import DEFAULT_MODEL, Call, session_of, start, unknown_model
 from app.api.facades.chat_input import read_messages
 from app.api.facades.chat_output import ChatForm
-from app.api.facades.options import chat_options, client_tools, response_options
+from app.api.facades.options import chat_options, response_options
 from app.api.facades.protocol import Identity
 from app.api.facades.response_input import read_input
 from app.api.facades.response_output import ResponseForm

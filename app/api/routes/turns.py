@@ -1,23 +1,19 @@
 """Turns: start, follow, read, interrupt."""
 
-import asyncio
-import hashlib
 import re
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-import msgspec
-from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
+from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
 from app.api.authentication import principal
 from app.api.body import read_body
-from app.api.errors import problem_response
+from app.api.client_tools import checked_tools
 from app.api.openapi import EVENT_STREAM_RESPONSES, QUOTA_RESPONSES, json_answer, json_request
 from app.api.paging import DEFAULT_LIMIT, After, Cursor, Limit, cursor_of, position
 from app.api.rate_limit import rate_limit_headers
@@ -25,19 +21,19 @@ from app.api.routes.sessions import checked_idempotency_key
 from app.api.schemas import Metadata, RequestBody, session_id_of, turn_id_of
 from app.api.services import Services, services_of
 from app.api.sse import after_of, event_stream
+from app.api.turn_answers import Caller, IdempotencyKey, TurnBody, TurnPage, fingerprint, finished, json_response, turn_body, wants_json
 from app.domain.errors import InvalidRequestError, NotFoundError
-from app.domain.events import Problem, rfc3339
-from app.domain.ids import SessionId, TenantId, TurnId
-from app.domain.messages import Content, canonical_json, clean_json, clean_text
-from app.domain.model import RouteRef, Usage
+from app.domain.ids import TenantId
+from app.domain.messages import Content, clean_json, clean_text
 from app.domain.tenants import Principal
-from app.domain.turns import OnBusy, OnDisconnect, RouteUse, TurnKind, TurnRequest, TurnState, TurnView
+from app.domain.turns import OnBusy, OnDisconnect, TurnKind, TurnRequest
 from app.turns.service import Started
 
 router = APIRouter(tags=["turns"])
 
 MAX_INPUT_CHARACTERS = 2_000_000
 MAX_PARTS = 256
+MAX_TOOLS = 128
 _TURN_POSITION = re.compile(r"turn_[0-9a-z]{26}")
 _PART_TYPES = frozenset({"text", "image_url", "input_audio", "file"})
 
@@ -64,6 +60,11 @@ class TurnCreate(RequestBody):
     max_cost_usd: Annotated[float, Field(gt=0, le=1_000_000)] | None = Field(
         None, description="What the whole turn may cost. Default and upper bound: the tenant's setting."
     )
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = Field(
+        None,
+        description="Your own functions for this turn, in OpenAI's format. When the model calls one, the turn waits for its result "
+        "(`POST /turns/{id}/tool_results`). One with the name of a tool of the gateway stands in its place.",
+    )
     metadata: Metadata = Field({}, description="Up to 16 strings of yours.")
 
 
@@ -76,59 +77,10 @@ class CompactionCreate(RequestBody):
     metadata: Metadata = Field({}, description="Up to 16 strings of yours.")
 
 
-class TurnBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn; ``session_id`` is ``null`` for a stateless call.
-
-    ``output`` is the answer, or the partial text of an interrupted turn; ``error`` is set when it failed.
-    """
-
-    id: TurnId
-    session_id: SessionId | None
-    status: TurnState
-    reason: str | None
-    output: str | None
-    error: Problem | None
-    iterations: int
-    attempts: int
-    usage: Usage
-    cost_usd: float | None
-    route: RouteRef | None
-    routes: tuple[RouteUse, ...]
-    last_event_id: int
-    metadata: dict[str, str]
-    background: bool
-    created_at: str
-    started_at: str | None
-    ended_at: str | None
-
-
-class TurnPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of a session's turns, newest first."""
-
-    data: tuple[TurnBody, ...]
-    has_more: bool
-    next_cursor: str | None
-
-
-class _Outcome(msgspec.Struct):
-    """What a terminal event's data has beside the machine's state."""
-
-    output: str
-    error: Problem | None = None
-
-
-SHAPES = (TurnBody, TurnPage)
 MODELS = (TurnCreate, CompactionCreate)
 
-Caller = Annotated[Principal, Depends(principal)]
-IdempotencyKey = Annotated[
-    str | None,
-    Header(alias="Idempotency-Key", description="A repeat with the same key and body attaches to the first one's turn, for 24 hours."),
-]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", description="The last event that was read; wins over `after`.")]
 
-_outcome = msgspec.json.Decoder(_Outcome)
-_encode = msgspec.json.Encoder().encode
 _START_RESPONSES = EVENT_STREAM_RESPONSES | json_answer(TurnBody, "`background`: the turn as it stands.", status=202) | QUOTA_RESPONSES
 _INTERRUPT_RESPONSES = json_answer(TurnBody, "It has ended.") | json_answer(TurnBody, "It is stopping.", status=202)
 
@@ -136,7 +88,8 @@ _INTERRUPT_RESPONSES = json_answer(TurnBody, "It has ended.") | json_answer(Turn
 async def create_turn(request: Request, caller: Caller, session_id: str, *, idempotency_key: IdempotencyKey = None) -> Response:
     """Send a user message and stream the agent's work (`text/event-stream`).
 
-    With `Accept: application/json` the answer is the finished turn; with `background: true` it is 202 and the turn as it stands.
+    With `Accept: application/json` the answer is the finished turn; with `background: true` it is 202 and the turn as it stands. Where the
+    turn waits for somebody, the stream ends with `tool.requires_action`, and the JSON answer is the turn as it waits.
     """
     body = await read_body(request, TurnCreate)
     return await _run_turn(request, caller, session_id, asked=_turn_request(body, caller), repeat=_Repeat(idempotency_key, body))
@@ -173,18 +126,18 @@ async def _run_turn(request: Request, caller: Principal, session_id: str, *, ask
     """Start a turn and answer in the form that was asked for."""
     services = services_of(request)
     key = checked_idempotency_key(repeat.key)
-    fingerprint = _fingerprint(repeat.body) if key else b""
-    started = await services.turns.start(caller.tenant, session_id_of(session_id), asked, idempotency_key=key, fingerprint=fingerprint)
+    digest = fingerprint(repeat.body) if key else b""
+    started = await services.turns.start(caller.tenant, session_id_of(session_id), asked, idempotency_key=key, fingerprint=digest)
     headers = {"Location": f"/turns/{started.turn_id}", **rate_limit_headers(started.quotas)}
     if started.replayed:
         headers["Idempotency-Replayed"] = "true"
     if asked.background:
         view = await services.turns.get(caller.tenant.id, started.turn_id)
-        return _json(turn_body(view), 202, headers)
+        return json_response(turn_body(view), 202, headers)
     left = partial(services.turns.client_left, caller.tenant.id, started.turn_id) if asked.on_disconnect is OnDisconnect.CANCEL else None
     frames = await _frames(services, caller.tenant.id, started)
-    if _wants_json(request):
-        return await _finished(request, frames, caller, headers=headers, left=left, turn_id=started.turn_id)
+    if wants_json(request):
+        return await finished(request, frames, caller, headers=headers, left=left, turn_id=started.turn_id)
     return event_stream(frames, heartbeat_s=services.heartbeat_s, headers=headers, left=left)
 
 
@@ -238,13 +191,13 @@ async def list_turns(
         raise NotFoundError
     following = cursor_of(page.next_cursor)
     data = tuple(turn_body(view) for view in page.data)
-    return _json(TurnPage(data=data, has_more=following is not None, next_cursor=following))
+    return json_response(TurnPage(data=data, has_more=following is not None, next_cursor=following))
 
 
 @router.get("/turns/{turn_id}", summary="Read a turn", response_class=Response, responses=json_answer(TurnBody, "The turn."))
 async def read_turn(request: Request, caller: Caller, turn_id: str) -> Response:
     """Where a turn stands, or how it ended."""
-    return _json(turn_body(await services_of(request).turns.get(caller.tenant.id, turn_id_of(turn_id))))
+    return json_response(turn_body(await services_of(request).turns.get(caller.tenant.id, turn_id_of(turn_id))))
 
 
 @router.get("/turns/{turn_id}/events", summary="Follow a turn", response_class=Response, responses=EVENT_STREAM_RESPONSES)
@@ -268,32 +221,7 @@ async def follow_turn(
 async def interrupt_turn(request: Request, caller: Caller, turn_id: str) -> Response:
     """Stop a turn. Idempotent; the record stays."""
     view = await services_of(request).turns.interrupt(caller.tenant.id, turn_id_of(turn_id))
-    return _json(turn_body(view), 200 if view.state.terminal else 202)
-
-
-def turn_body(view: TurnView) -> TurnBody:
-    """A turn as clients see it."""
-    outcome = _outcome.decode(view.outcome) if view.outcome else None
-    return TurnBody(
-        id=view.id,
-        session_id=view.session_id,
-        status=view.state,
-        reason=view.reason,
-        output=outcome.output if outcome else None,
-        error=outcome.error if outcome else None,
-        iterations=view.machine.iteration,
-        attempts=view.machine.attempts,
-        usage=view.machine.usage,
-        cost_usd=view.machine.cost_usd,
-        route=view.machine.route,
-        routes=view.machine.routes,
-        last_event_id=view.last_seq,
-        metadata=view.request.metadata,
-        background=view.request.background,
-        created_at=rfc3339(view.created_at_ms),
-        started_at=rfc3339(view.started_at_ms) if view.started_at_ms else None,
-        ended_at=rfc3339(view.ended_at_ms) if view.ended_at_ms else None,
-    )
+    return json_response(turn_body(view), 200 if view.state.terminal else 202)
 
 
 async def _frames(services: Services, tenant_id: TenantId, started: Started) -> AsyncGenerator[bytes, None]:
@@ -303,45 +231,6 @@ async def _frames(services: Services, tenant_id: TenantId, started: Started) -> 
     return services.turns.follow_started(started.turn_id)
 
 
-async def _finished(
-    request: Request,
-    frames: AsyncGenerator[bytes, None],
-    caller: Principal,
-    *,
-    headers: dict[str, str],
-    left: Callable[[], None] | None,
-    turn_id: TurnId,
-) -> Response:
-    """The turn when it has ended: the same stream, collected."""
-    gone = asyncio.ensure_future(_disconnected(request))
-    reading = asyncio.ensure_future(_read_to_end(frames))
-    try:
-        await asyncio.wait((gone, reading), return_when=asyncio.FIRST_COMPLETED)
-        if not reading.done():
-            if left is not None:
-                left()
-            return Response(status_code=499)
-        await reading
-    finally:
-        gone.cancel()
-        reading.cancel()
-    body = turn_body(await services_of(request).turns.get(caller.tenant.id, turn_id))
-    if body.error is not None:
-        return problem_response(request.scope, body.error, headers)
-    return _json(body, 200, headers)
-
-
-async def _read_to_end(frames: AsyncGenerator[bytes, None]) -> None:
-    async with aclosing(frames):
-        async for _ in frames:
-            pass
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 def _turn_request(body: TurnCreate, caller: Principal) -> TurnRequest:
     limit = caller.tenant.settings.max_iterations
     return TurnRequest(
@@ -349,6 +238,8 @@ def _turn_request(body: TurnCreate, caller: Principal) -> TurnRequest:
         on_busy=body.on_busy,
         on_disconnect=body.on_disconnect,
         background=body.background,
+        may_wait=True,
+        client_tools=checked_tools(body.tools, nested=True),
         max_iterations=min(limit, body.max_iterations or limit),
         max_tokens=body.max_tokens,
         max_cost_usd=body.max_cost_usd,
@@ -375,18 +266,3 @@ def _input(value: str | list[dict[str, Any]]) -> Content:
         raise InvalidRequestError("The input must not be blank.", pointer="/input")
     parts: list[dict[str, Any]] = clean_json(value)
     return parts
-
-
-def _fingerprint(body: BaseModel) -> bytes:
-    """What a body says, and of which kind it is: a key belongs to one call."""
-    return hashlib.sha256(f"{type(body).__name__}{canonical_json(body.model_dump(mode='json'))}".encode()).digest()
-
-
-def _wants_json(request: Request) -> bool:
-    """Whether the client asks for JSON and not for a stream."""
-    accept = request.headers.get("accept", "")
-    return "application/json" in accept and "text/event-stream" not in accept
-
-
-def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(_encode(value), status_code=status, media_type="application/json", headers=headers)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from app.agent.tool_calls import MAX_CALLS, run_tool_calls
+from app.agent.batch import MAX_CALLS
+from app.agent.tool_calls import run_tool_calls
 from app.clock import SystemClock
 from app.domain.messages import ToolCall, ToolSpec
 from app.domain.tools import FinishedCall, ToolContext, ToolOutcome

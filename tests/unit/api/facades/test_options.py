@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.api.facades.options import chat_options, client_tools, response_options
+from app.api.client_tools import client_tools
+from app.api.facades.options import chat_options, response_options
 from app.api.facades.schemas import ChatCompletionCreate, ResponseCreate
 from app.domain.errors import InvalidRequestError
 from app.domain.messages import ToolSpec
