@@ -22,7 +22,7 @@ INTERRUPT_S = 1.0
 async def opened(database_url: str, provider: Simulator, **settings: Any) -> AsyncIterator[tuple[Replica, Client]]:
     """A gateway with the tests' tools, tenants acme and other, and acme's client."""
     operator_tools.reset()
-    async with replica(database_url, tool_modules=TOOL_MODULES, **settings) as running:
+    async with replica(database_url, **{"tool_modules": TOOL_MODULES, **settings}) as running:
         await running.gateway.tenants.apply(tenant("acme", KEY, [provider.base_url]), generate_key=False)
         await running.gateway.tenants.apply(tenant("other", OTHER_KEY, [provider.base_url]), generate_key=False)
         async with running.client() as client:
