@@ -50,7 +50,8 @@ LOCK_TENANT = text("SELECT 1 FROM tenants WHERE id = :tenant_id FOR NO KEY UPDAT
 
 COUNT_OPEN = text("""
 SELECT (SELECT count(*) FROM turns WHERE tenant_id = :tenant_id AND state = 'running')
-     + (SELECT count(*) FROM turns WHERE tenant_id = :tenant_id AND state IN ('requires_action', 'resuming'))
+     + (SELECT count(*) FROM turns WHERE tenant_id = :tenant_id AND state = 'requires_action')
+     + (SELECT count(*) FROM turns WHERE tenant_id = :tenant_id AND state = 'resuming')
      + (SELECT count(*) FROM turns WHERE tenant_id = :tenant_id AND state = 'queued')
 """)
 """Several counts, so that each finds its turns in a small partial index. Only true in a transaction that holds the tenant's lock."""
@@ -196,13 +197,14 @@ RETURNING {_VIEW}
 
 EXPIRE = _sql(f"""
 WITH c AS MATERIALIZED (
-    SELECT id FROM turns WHERE state = 'requires_action' AND expires_at < clock_timestamp()
+    SELECT id FROM turns WHERE state = 'requires_action' AND expires_at < now()
     ORDER BY expires_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE turns AS t SET cancel_reason = coalesce(t.cancel_reason, :reason), state = 'resuming'
 FROM c WHERE t.id = c.id AND t.state = 'requires_action'
 RETURNING {_VIEW}
 """)
+"""``now()`` and not ``clock_timestamp()``: an index is not searched for what may change while it is read."""
 
 ANSWER = _sql(f"""
 WITH t AS (

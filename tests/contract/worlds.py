@@ -131,7 +131,7 @@ class PostgresWorld(World):
 
     @override
     async def pass_time(self, seconds: float) -> None:
-        columns = ("created_at", "started_at", "ended_at", "watched_until")
+        columns = ("created_at", "started_at", "ended_at", "watched_until", "expires_at")
         shifts = ", ".join(f"{column} = {column} - make_interval(secs => :seconds)" for column in columns)
         await self.database.fetch(text(f"UPDATE turns SET {shifts}"), {"seconds": seconds})
         await self.database.fetch(

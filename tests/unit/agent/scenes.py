@@ -228,6 +228,24 @@ class Played:
         assert [problem for request in requests for problem in wire_problems(request)] == []
 
 
+def opening() -> list[StoredMessage]:
+    """The rows before the loop begins: an earlier exchange and the turn's input."""
+    earlier = [Message(role=Role.USER, content="hi"), Message(role=Role.ASSISTANT, content="Hello.")]
+    rows = [*enumerate(earlier, 1), (INPUT_SEQ, Message(role=Role.USER, content="go"))]
+    return [
+        StoredMessage(
+            id=MessageId(f"msg_{seq}"),
+            session_id=SESSION,
+            seq=seq,
+            turn_id=TURN if seq == INPUT_SEQ else None,
+            message=message,
+            archived=False,
+            created_at_ms=0,
+        )
+        for seq, message in rows
+    ]
+
+
 @dataclass(kw_only=True)
 class Scene:
     """A turn to be played. ``work`` answers calls."""
@@ -236,12 +254,14 @@ class Scene:
     max_tokens: int | None = None
     max_cost_usd: float | None = None
     background: bool = False
+    may_wait: bool = False
     max_output_tokens: int | None = None
     tool_choice: str | None = None
     guardrails: GuardrailThresholds = NO_GUARDRAILS
     tools: tuple[ToolSpec, ...] = SPECS
     client_tools: tuple[ToolSpec, ...] = ()
     state: MachineState = field(default_factory=MachineState)
+    rows: list[StoredMessage] = field(default_factory=opening)
     bench: Workbench = field(default_factory=Workbench)
     summariser: ModelClient | None = None
 
@@ -254,6 +274,7 @@ class Scene:
             max_cost_usd=self.max_cost_usd,
             background=self.background,
             client_tools=self.client_tools,
+            may_wait=self.may_wait,
         )
         options = msgspec.structs.replace(request.options, max_output_tokens=self.max_output_tokens, tool_choice=self.tool_choice)
         turn = OpenTurn(
@@ -262,7 +283,7 @@ class Scene:
             request=msgspec.structs.replace(request, options=options),
             state=self.state,
             last_seq=2,
-            next_message_seq=INPUT_SEQ + 1,
+            next_message_seq=max(row.seq + 1 + len(row.message.tool_calls) for row in self.rows),
             system_prompt="Be kind.",
             tools=msgspec.json.encode(self.tools),
             model=None,
@@ -281,7 +302,7 @@ class Scene:
             todos=MemoryTodoStore(),
             memory=InMemoryMemories(InMemorySessions(clock)),
         )
-        return AgentLoop(parts).run(turn, opening())
+        return AgentLoop(parts).run(turn, self.rows)
 
     async def play(self, *said: Said) -> Played:
         """Play it to its end and check what must always hold."""
@@ -290,24 +311,6 @@ class Scene:
         played = Played(model=model, facts=facts, before=opening())
         played.check()
         return played
-
-
-def opening() -> list[StoredMessage]:
-    """The rows before the loop begins: an earlier exchange and the turn's input."""
-    earlier = [Message(role=Role.USER, content="hi"), Message(role=Role.ASSISTANT, content="Hello.")]
-    rows = [*enumerate(earlier, 1), (INPUT_SEQ, Message(role=Role.USER, content="go"))]
-    return [
-        StoredMessage(
-            id=MessageId(f"msg_{seq}"),
-            session_id=SESSION,
-            seq=seq,
-            turn_id=TURN if seq == INPUT_SEQ else None,
-            message=message,
-            archived=False,
-            created_at_ms=0,
-        )
-        for seq, message in rows
-    ]
 
 
 def wire_problems(request: ModelRequest) -> list[str]:

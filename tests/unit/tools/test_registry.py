@@ -5,11 +5,14 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.domain.errors import InvalidRequestError
+from app.domain.guardrails import ToolTraits
 from app.domain.tools import ToolContext, ToolOutcome
 from app.tools.execution import ToolExecutor
 from app.tools.pool import ToolPool
@@ -275,3 +278,19 @@ async def test_an_async_generator_as_result_is_a_failure() -> None:
         return numbers()
 
     assert "async_generator" in (await registry_of(run).call(call_of(), PROBE)).output
+
+
+async def test_a_tool_that_needs_an_approval_is_not_run_without_one() -> None:
+    ran: list[str] = []
+
+    async def run(arguments: dict[str, Any], context: ToolContext) -> object:
+        ran.append(context.call_id)
+        return "done"
+
+    tool = replace(tool_of(run), traits=ToolTraits(approval=True))
+    registry = ToolRegistry([tool], ToolExecutor(5))
+    outcome = await registry.call(call_of("probe", "{}"), PROBE)
+    assert (outcome.is_error, ran) == (True, [])
+    assert "needs an approval" in outcome.output
+    allowed = await registry.call(call_of("probe", "{}"), msgspec.structs.replace(PROBE, approved=True))
+    assert (allowed, len(ran)) == (ToolOutcome(output="done"), 1)
