@@ -93,7 +93,7 @@ class SessionPatch(RequestBody):
 
 
 class SessionStatus(StrEnum):
-    """Whether a turn of the session runs."""
+    """Whether a turn of the session runs, or waits for somebody."""
 
     IDLE = "idle"
     RUNNING = "running"

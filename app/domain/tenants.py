@@ -135,7 +135,7 @@ class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     requests_per_minute: int | None = None
     """Turns started in any 60 seconds, all replicas together."""
     max_concurrent_turns: int | None = None
-    """Turns running and queued at the same time, all replicas together."""
+    """Turns running, queued and waiting for somebody at the same time, all replicas together."""
     tokens_per_day: int | None = None
     """Input and output tokens of the turns that ended on the same day (UTC). No turn starts once they are used up."""
     cost_usd_per_day: float | None = None

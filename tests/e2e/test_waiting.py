@@ -271,7 +271,12 @@ async def test_a_client_tool_with_a_name_of_the_gateways_stands_in_its_place_for
 
 
 async def test_a_question_that_cannot_be_shown_is_answered_at_once(client: Client, provider: Simulator) -> None:
-    wrong = [{}, {"question": "  "}, {"question": "Which?", "choices": ["a", "b", "c", "d", "e"]}, {"question": "Which?", "choices": [1]}]
+    wrong: list[dict[str, Any]] = [
+        {},
+        {"question": "  "},
+        {"question": "Which?", "choices": ["a", "b", "c", "d", "e"]},
+        {"question": "Which?", "choices": [1]},
+    ]
     frames = await client.run(await client.session(), asks_for(*(("clarify", arguments) for arguments in wrong)))
     assert frames[-1].type == "turn.completed"
     assert [frame.data["is_error"] for frame in of_type(frames, "tool.completed")] == [True] * 4
