@@ -69,9 +69,9 @@ class Batch:
 
     @property
     def to_run(self) -> tuple[ToolCall, ...]:
-        """The calls that begin now: those that wait begin when they are approved."""
-        elsewhere = self.elsewhere
-        return tuple(call for index, call in enumerate(self.calls) if index not in elsewhere)
+        """The calls that begin now: one that needs an approval begins when it has it."""
+        elsewhere, waits = self.elsewhere, self._rules.waits
+        return tuple(call for index, call in enumerate(self.calls) if index not in elsewhere and not waits.asks_first(call))
 
     @property
     def approved(self) -> tuple[ToolCall, ...]:
@@ -113,9 +113,17 @@ class Batch:
                 refusals[index] = ToolOutcome(output=text, is_error=True)
         return refusals | pausing.refusals_of(self.waiting)
 
-    def add(self, finished: Sequence[FinishedCall]) -> bool:
-        """Take finished calls; true when none is missing."""
-        self._done.update((one.index, one) for one in finished)
+    def add(self, finished: Sequence[FinishedCall]) -> list[FinishedCall]:
+        """Take finished calls; returns them without those that turn out to wait for an approval."""
+        waiting = [one for one in finished if one.outcome.needs_approval and self._rules.waits.allowed]
+        done = [one for one in finished if one not in waiting]
+        self.waiting = tuple(sorted((*self.waiting, *map(pausing.approval_of, waiting)), key=lambda one: one.index))
+        self._done.update((one.index, one) for one in done)
+        return done
+
+    @property
+    def complete(self) -> bool:
+        """Whether every call has its result."""
         return len(self._done) == len(self._step.calls)
 
     def conclude(self, state: MachineState, budget: Budget) -> "Conclusion":

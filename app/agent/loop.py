@@ -183,10 +183,11 @@ class AgentLoop:
             batch.calls, batch.refusals, run.client, context, clock=self._clock, elsewhere=batch.elsewhere, in_order=batch.in_order
         )
         async with aclosing(calls) as finished:
-            async for done in finished:
-                if batch.add(done):
+            async for ended in finished:
+                done = batch.add(ended)
+                if batch.complete:
                     yield self._conclude(run, batch.base, done, batch.conclude(run.state, run.budget))
-                else:
+                elif done:
                     results = run.answer(batch.base, [(one, result_message(one)) for one in done])
                     yield Record(events=tools_completed(done, results), messages=results, state=run.state)
         paused = batch.paused()

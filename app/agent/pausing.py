@@ -8,7 +8,8 @@
     an interactive tool (``clarify``) with a question │ clarify: an answer
     a tool that needs an approval                     │ approval: it is run, or answered "denied"
 
-Only in turns that may wait; what is answered unrun for another reason never waits.
+Only in turns that may wait; what is answered unrun for another reason never waits. That a call needs an approval is said by its tool, when
+it is called without one: traits alone may not be known yet, and nobody is asked to allow a call that cannot be run.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -50,6 +51,10 @@ class Waits:
         found = (self._waiting(index, call) for index, call in enumerate(calls) if index not in refused)
         return tuple(waiting for waiting in found if waiting is not None)
 
+    def asks_first(self, call: ToolCall) -> bool:
+        """Whether a call is known not to be run at once, though it does not wait yet."""
+        return self.allowed and self._traits(call).approval
+
     def in_order(self, calls: Sequence[ToolCall]) -> bool:
         """Whether calls must be run one after the other: somebody is asked beside them."""
         return any(self._traits(call).interactive for call in calls)
@@ -57,10 +62,7 @@ class Waits:
     def _waiting(self, index: int, call: ToolCall) -> WaitingCall | None:
         if call.name in self.client:
             return WaitingCall(index=index, call=call, kind=WaitingKind.CLIENT_TOOL)
-        traits = self._traits(call)
-        if traits.interactive:
-            return _asking(index, call)
-        return WaitingCall(index=index, call=call, kind=WaitingKind.APPROVAL) if traits.approval else None
+        return _asking(index, call) if self._traits(call).interactive else None
 
     def _traits(self, call: ToolCall) -> ToolTraits:
         return self.traits.get(call.name, NO_TRAITS) if call.name in self.own else NO_TRAITS
@@ -82,6 +84,11 @@ def _asking(index: int, call: ToolCall) -> WaitingCall | None:
     if not asked.question.strip():
         return None
     return WaitingCall(index=index, call=call, kind=WaitingKind.CLARIFY, question=asked.question, choices=asked.choices)
+
+
+def approval_of(done: FinishedCall) -> WaitingCall:
+    """A call that waits for an approval."""
+    return WaitingCall(index=done.index, call=done.call, kind=WaitingKind.APPROVAL)
 
 
 def refusals_of(waiting: Sequence[WaitingCall]) -> dict[int, ToolOutcome]:

@@ -29,12 +29,14 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
 class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What the model reads as the call's result; never empty. A failure is a value (``is_error``), not an exception.
 
-    ``digest`` is that of the whole output (:func:`app.domain.guardrails.digest_of`), where ``output`` is a cut one.
+    ``digest`` is that of the whole output (:func:`app.domain.guardrails.digest_of`), where ``output`` is a cut one. ``needs_approval``: the
+    call can be run and was not, since nobody has allowed it yet.
     """
 
     output: str
     is_error: bool = False
     digest: str | None = None
+    needs_approval: bool = False
 
 
 class FinishedCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,10 @@ from app.tools.tool import PreparedTool
 CLEANUP_S = 0.5
 """What a tool that ran out of time gets to clean up before it is left behind."""
 
+_NEEDS_APPROVAL = ToolOutcome(
+    output="Not run: this tool needs an approval, and nobody can be asked here.", is_error=True, needs_approval=True
+)
+
 logger = logging.getLogger(__name__)
 
 
@@ -33,8 +37,8 @@ class ToolExecutor:
         if arguments is None:
             return _error("The arguments are not a JSON object. Send the call again with a JSON object as its arguments.")
         if tool.traits.approval and not context.approved:
-            # Traits of a tenant's tools may not be known yet where it is decided what waits: then nothing is run either.
-            return _error("Not run: this tool needs an approval, and nobody was asked. Send the call again.")
+            problems = tool.schema.problems(arguments)  # nobody is asked to allow what cannot be run
+            return _misfit(problems) if problems else _NEEDS_APPROVAL
         # A task of its own: a timeout can leave it behind, and its CancelledError cannot be mistaken for ours.
         task = asyncio.create_task(_guarded(tool, arguments, context), name=f"tool {tool.spec.name}")
         self._running.add(task)  # the loop itself holds tasks only weakly

@@ -284,6 +284,13 @@ async def test_a_question_that_cannot_be_shown_is_answered_at_once(client: Clien
     assert "blank" in results_sent(provider)[1][1]
 
 
+async def test_nobody_is_asked_to_approve_a_call_that_cannot_be_run(client: Client, provider: Simulator) -> None:
+    frames = await client.run(await client.session(), asks_for(("purge", {"place": 7}), ("purge", {})))
+    assert frames[-1].type == "turn.completed"
+    assert [output.startswith("The arguments do not fit") for _, output in results_sent(provider)] == [True, True]
+    assert runs.begun["purge"] == 0
+
+
 async def test_beside_a_question_calls_are_run_one_after_the_other(client: Client) -> None:
     meeting = ("meet", {"party": "a", "size": 2})
     frames = await wait_for(client, await client.session(), ("slow", {"seconds": 0.05}), ASK, LOOKUP, ("now", {}))

@@ -25,6 +25,7 @@ LOCATE = ToolSpec(name="locate", description="The client's.", parameters={"type"
 OWN = tuple(ToolSpec(name=name, description="Works.", parameters={"type": "object"}) for name in ("clarify", "wipe"))
 QUESTION = {"question": "Which one?", "choices": ["red", "blue"]}
 RUN = CallAnswer(approved=True)
+NEEDS_APPROVAL = ToolOutcome(output="Not run.", is_error=True, needs_approval=True)
 
 
 class Guarded(Workbench):
@@ -41,6 +42,8 @@ class Guarded(Workbench):
 
     @override
     async def call(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
+        if call.name == "wipe" and not context.approved:
+            return NEEDS_APPROVAL
         self.approved.append((call.name, context.approved))
         known = self._outcomes.get(call.name)
         return known if known is not None else await super().call(call, context)
@@ -231,6 +234,28 @@ async def test_calls_that_are_not_run_for_another_reason_do_not_wait() -> None:
     assert "not valid JSON (no JSON)" in texts[0]
     assert "too many calls" in texts[-1]
     assert texts.count("in Rome") == MAX_CALLS - 1
+
+
+async def test_an_approval_is_asked_for_when_the_tool_says_so_whatever_is_known_of_it_before() -> None:
+    """The traits are not known yet; one of the calls cannot be run at all."""
+
+    class Late(Guarded):
+        @override
+        def traits(self) -> Mapping[str, ToolTraits]:
+            return {}
+
+        @override
+        async def call(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
+            misfit = ToolOutcome(output="misfit", is_error=True)
+            return misfit if call.id == "c1" else await super().call(call, context)
+
+    first = scene(bench=Late())
+    facts, _ = await facts_of(first, calls(("wipe", {}), ("wipe", {"x": 1}), ("lookup", {})))
+    _, paused = paused_of(facts)
+    assert [(one.call.id, one.kind) for one in paused.waiting] == [("c0", WaitingKind.APPROVAL)]
+    assert results(stored(first.rows, facts)) == ["misfit", "c2 done"]
+    _, _, rows = await resumed(first, facts, says("Done."), answers={"c0": RUN})
+    assert results(rows) == ["c0 done", "misfit", "c2 done"]
 
 
 async def test_a_turn_whose_stored_calls_are_gone_does_not_run_anything() -> None:

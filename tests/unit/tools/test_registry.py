@@ -287,10 +287,14 @@ async def test_a_tool_that_needs_an_approval_is_not_run_without_one() -> None:
         ran.append(context.call_id)
         return "done"
 
-    tool = replace(tool_of(run), traits=ToolTraits(approval=True))
+    sized = {"type": "object", "properties": {"size": {"type": "integer"}}}
+    tool = replace(tool_of(run, parameters=sized), traits=ToolTraits(approval=True))
     registry = ToolRegistry([tool], ToolExecutor(5))
     outcome = await registry.call(call_of("probe", "{}"), PROBE)
-    assert (outcome.is_error, ran) == (True, [])
+    assert (outcome.is_error, outcome.needs_approval, ran) == (True, True, [])
     assert "needs an approval" in outcome.output
+    misfit = await registry.call(call_of("probe", '{"size": "big"}'), PROBE)
+    assert (misfit.is_error, misfit.needs_approval, ran) == (True, False, [])
+    assert "size" in misfit.output
     allowed = await registry.call(call_of("probe", "{}"), msgspec.structs.replace(PROBE, approved=True))
     assert (allowed, len(ran)) == (ToolOutcome(output="done"), 1)
