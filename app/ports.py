@@ -21,7 +21,7 @@ from app.domain.sessions import NewSession, Page, Session, SessionChange
 from app.domain.summaries import Summary
 from app.domain.tenants import KeyInfo, Principal, Purpose, Tenant, TenantChange, TenantInfo, TenantSpec
 from app.domain.tools import ToolContext, ToolOutcome
-from app.domain.turns import Commit, DeltaBatch, EventRow, GivenAnswer, InterruptReason, TurnAnswer, TurnView
+from app.domain.turns import Commit, DeltaBatch, EventRow, GivenAnswer, InterruptReason, TurnAnswer, TurnView, Unwatched
 
 
 class Clock(Protocol):
@@ -160,11 +160,8 @@ class TurnStore(Protocol):
         it is older than half a TTL: the database then stood still in between, and the beats of the others may wait behind this call.
         """
 
-    async def cancel_unwatched(self, turn_id: TurnId, reason: InterruptReason) -> bool:
-        """Mark a turn as to be stopped unless a follower on another replica said lately that it reads it.
-
-        True when that is settled: the turn is marked, or it waits for somebody (whom it does not need to be read by), or it has ended.
-        """
+    async def cancel_unwatched(self, turn_id: TurnId, reason: InterruptReason) -> Unwatched:
+        """Mark a turn as to be stopped unless a follower on another replica said lately that it reads it."""
 
     async def watch(self, turns: Sequence[TurnId], for_s: float) -> None:
         """Say that somebody here reads these turns, which run elsewhere and end when nobody does."""

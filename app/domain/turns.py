@@ -85,6 +85,17 @@ class OnDisconnect(enum.StrEnum):
     CANCEL = "cancel"
 
 
+class Unwatched(enum.Enum):
+    """What came of the wish to stop a turn that nobody reads any more."""
+
+    WATCHED = enum.auto()
+    """Somebody reads it on another replica: ask again."""
+    MARKED = enum.auto()
+    """It is marked as to be stopped."""
+    SETTLED = enum.auto()
+    """There is nothing to stop: it has ended or is gone, or it waits for somebody, whom nobody has to read it for."""
+
+
 class RouteUse(msgspec.Struct, frozen=True, kw_only=True):
     """What a turn used of one route. ``attempts`` are those made of it, ``failed`` of them failed; their use is counted too."""
 

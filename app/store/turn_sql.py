@@ -231,7 +231,9 @@ WITH u AS (
     WHERE id = :id AND state IN ('queued', 'running', 'resuming') AND coalesce(watched_until < clock_timestamp(), true)
     RETURNING id
 )
-SELECT id FROM u UNION ALL SELECT id FROM turns WHERE id = :id AND (ended_at IS NOT NULL OR state = 'requires_action')
+SELECT true AS marked FROM u
+UNION ALL SELECT false FROM turns WHERE id = :id AND (ended_at IS NOT NULL OR state = 'requires_action')
+UNION ALL SELECT false WHERE NOT EXISTS (SELECT 1 FROM turns WHERE id = :id)
 """)
 
 WATCH = _sql("""

@@ -28,6 +28,7 @@ from app.domain.turns import (
     TurnRequest,
     TurnState,
     TurnView,
+    Unwatched,
 )
 from app.store import compaction_sql, opening_sql
 from app.store import turn_sql as sql
@@ -216,9 +217,12 @@ class TurnRepository:
         rows = await self._database.fetch(sql.GIVEN_ANSWER, {"id": turn_id, "key": key})
         return GivenAnswer(fingerprint=rows[0].fingerprint, after=rows[0].after_seq, complete=rows[0].complete) if rows else None
 
-    async def cancel_unwatched(self, turn_id: TurnId, reason: InterruptReason) -> bool:
-        """Mark a turn as to be stopped unless it is read on another replica; true when it is marked, waits for somebody, or has ended."""
-        return bool(await self._database.fetch(sql.CANCEL_UNWATCHED, {"id": turn_id, "reason": reason.value}))
+    async def cancel_unwatched(self, turn_id: TurnId, reason: InterruptReason) -> Unwatched:
+        """Mark a turn as to be stopped unless it is read on another replica."""
+        rows = await self._database.fetch(sql.CANCEL_UNWATCHED, {"id": turn_id, "reason": reason.value})
+        if not rows:
+            return Unwatched.WATCHED
+        return Unwatched.MARKED if rows[0].marked else Unwatched.SETTLED
 
     async def watch(self, turns: Sequence[TurnId], for_s: float) -> None:
         """Say that somebody here reads these turns."""

@@ -72,11 +72,12 @@ class ActiveTurns:
         runner = self._runners.get(turn_id)
         return runner.followers if runner else 0
 
-    async def wait(self, turn_id: TurnId, timeout_s: float) -> None:
-        """Return when the turn has ended here, at the latest after ``timeout_s``."""
+    async def ended(self, turn_id: TurnId, timeout_s: float) -> bool:
+        """Whether the turn runs here no more, waited for until it does not, at the latest until ``timeout_s`` have passed."""
         task = self._tasks.get(turn_id)
         if task is not None:
             await asyncio.wait((task,), timeout=timeout_s)
+        return task is None or task.done()
 
     async def revalidate(self) -> None:
         """After a lapse of the lease: stop the turns that others have taken. Raises UnavailableError."""

@@ -14,7 +14,7 @@ from app.domain.errors import UnavailableError
 from app.domain.ids import ReplicaId, TenantId, TurnId
 from app.domain.openings import NewTurn, Opening, OpenTurn
 from app.domain.tenants import Tenant
-from app.domain.turns import InterruptReason, TurnState, TurnView
+from app.domain.turns import InterruptReason, TurnState, TurnView, Unwatched
 from app.ports import (
     Clock,
     MemoryStore,
@@ -215,20 +215,21 @@ class TurnServer:
         while True:
             await self._abandon_hint.wait()
             for turn_id, tenant_id in list(self._abandoned.items()):
-                if self.active.followers(turn_id) == 0 and await self._stores.turns.cancel_unwatched(turn_id, InterruptReason.CLIENT_GONE):
-                    await self._end_abandoned(tenant_id, turn_id)
+                if self.active.followers(turn_id) == 0 and await self._end_abandoned(tenant_id, turn_id):
                     del self._abandoned[turn_id]
             if not self._abandoned:
                 self._abandon_hint.clear()
             await self._clock.sleep(ABANDONED_S)
 
-    async def _end_abandoned(self, tenant_id: TenantId, turn_id: TurnId) -> None:
-        """Interrupt a turn that is marked so: also one that has just left the queue, since it starts with the mark."""
+    async def _end_abandoned(self, tenant_id: TenantId, turn_id: TurnId) -> bool:
+        """Interrupt a turn that nobody reads, also one that has just left the queue: it starts with the mark. False while it is read."""
+        found = await self._stores.turns.cancel_unwatched(turn_id, InterruptReason.CLIENT_GONE)
+        if found is not Unwatched.MARKED:
+            return found is Unwatched.SETTLED
         view = await self._stores.turns.get(tenant_id, turn_id)
-        if view is not None and view.state is TurnState.REQUIRES_ACTION:
-            return
         if view is None or view.state is not TurnState.QUEUED or not await self.close_queued(view, InterruptReason.CLIENT_GONE):
             self.interrupt(turn_id, InterruptReason.CLIENT_GONE)
+        return True
 
     async def _flush_last(self) -> None:
         """Store what is left and let every reader come to its end."""

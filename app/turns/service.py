@@ -183,18 +183,17 @@ class Turns:
     async def interrupt(self, tenant_id: TenantId, turn_id: TurnId, reason: InterruptReason = InterruptReason.REQUESTED) -> TurnView:
         """Interrupt a turn and return it as it then stands: terminal, or still stopping. Idempotent. Raises NotFoundError."""
         view = await self._store.request_cancel(tenant_id, turn_id, reason)
-        while view is not None and view.state is TurnState.QUEUED:
-            if await self._server.close_queued(view, reason):
-                break
+        while view is not None and not await self._stop(view, reason):
             view = await self._store.request_cancel(tenant_id, turn_id, reason)
-        if view is None:
-            raise NotFoundError
-        if view.state is TurnState.RUNNING and self._server.interrupt(turn_id, reason):
-            await self._server.active.wait(turn_id, 1.0)
-            view = await self.get(tenant_id, turn_id)
-            if view.state is TurnState.QUEUED:  # it was let go in the same moment
-                await self._server.close_queued(view, reason)
         return await self.get(tenant_id, turn_id)
+
+    async def _stop(self, view: TurnView, reason: InterruptReason) -> bool:
+        """Stop a turn that is marked so; false when it has to be looked at again: somebody took it up, or let it go, in the same moment."""
+        if view.state is TurnState.QUEUED:
+            return await self._server.close_queued(view, reason)
+        if view.state.terminal or not self._server.interrupt(view.id, reason):
+            return True
+        return not await self._server.active.ended(view.id, 1.0)
 
     def client_left(self, tenant_id: TenantId, turn_id: TurnId) -> None:
         """The connection of a POST with ``on_disconnect: cancel`` is gone: its turn is interrupted as soon as nobody else reads it."""

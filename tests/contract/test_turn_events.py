@@ -3,7 +3,7 @@
 import msgspec
 
 from app.domain.ids import SessionId, TenantId, TurnId
-from app.domain.turns import SEQ_GAP, InterruptReason, RowKind, TurnState
+from app.domain.turns import SEQ_GAP, InterruptReason, RowKind, TurnState, Unwatched
 from app.ports import TurnStore
 from tests.contract.steps import DONE, deltas, opened, step
 from tests.contract.worlds import World, new_session, taken_over
@@ -70,7 +70,7 @@ async def test_a_turn_that_ended_is_neither_watched_nor_stopped(turns: TurnStore
     turn_id = turn.fence.turn_id
     await turns.commit(step(turn, closing=DONE))
     await turns.watch([turn_id], 60.0)
-    assert await turns.cancel_unwatched(turn_id, InterruptReason.CLIENT_GONE)
+    assert await turns.cancel_unwatched(turn_id, InterruptReason.CLIENT_GONE) is Unwatched.SETTLED
     view = await turns.request_cancel(tenant_id, turn_id, InterruptReason.REQUESTED)
     assert view is not None
     assert (view.state, view.reason) == (TurnState.COMPLETED, "answer")
@@ -105,9 +105,9 @@ async def test_a_read_elsewhere_keeps_a_turn_whose_client_left(
     turn = await opened(turns, tenant_id, session_id)
     turn_id = turn.fence.turn_id
     await turns.watch([turn_id], 60.0)
-    assert not await turns.cancel_unwatched(turn_id, InterruptReason.CLIENT_GONE)
+    assert await turns.cancel_unwatched(turn_id, InterruptReason.CLIENT_GONE) is Unwatched.WATCHED
     await turns.watch([turn_id], -1.0)
-    assert await turns.cancel_unwatched(turn_id, InterruptReason.CLIENT_GONE)
+    assert await turns.cancel_unwatched(turn_id, InterruptReason.CLIENT_GONE) is Unwatched.MARKED
     assert await turns.cancel_requests(A) == {turn_id: InterruptReason.CLIENT_GONE}
 
 

@@ -23,11 +23,12 @@ from app.domain.turns import (
     TurnAnswer,
     TurnState,
     TurnView,
+    Unwatched,
 )
 from app.domain.waiting import CallAnswer, PausedBatch, WaitingCall, WaitingKind
 from app.ports import TurnStore
 from tests.contract.steps import DONE, STOPPED, opened, step
-from tests.contract.worlds import MemoryWorld, World, taken_over
+from tests.contract.worlds import MemoryWorld, World, new_session, taken_over
 from tests.integration.store.builders import A, B, a_turn, an_id
 
 PAUSED = PausedBatch(
@@ -112,6 +113,19 @@ async def test_a_pause_whose_answer_was_lost_counts_once(
         await turns.commit(commit)
 
 
+async def test_a_pause_whose_answer_was_lost_is_known_also_when_the_turn_was_taken_up_since(
+    world: World, turns: TurnStore, tenant_id: TenantId, session_id: SessionId
+) -> None:
+    turn = await opened(turns, tenant_id, session_id)
+    commit = pause(turn, world)
+    await turns.commit(commit)
+    await turns.request_cancel(tenant_id, turn.fence.turn_id, InterruptReason.REQUESTED)
+    assert len(await turns.claim(B, 10)) == 1
+    await turns.commit(commit)
+    view = await seen(world, tenant_id, turn)
+    assert (view.state, view.fence.owner) == (TurnState.RUNNING, B)
+
+
 async def test_nobody_writes_a_turn_that_waits(world: World, turns: TurnStore, tenant_id: TenantId, session_id: SessionId) -> None:
     turn = await opened(turns, tenant_id, session_id)
     await turns.commit(pause(turn, world))
@@ -148,6 +162,8 @@ async def test_a_turn_that_waits_holds_its_session(world: World, turns: TurnStor
 async def test_an_answered_turn_is_claimed_before_all_others_and_goes_on(
     world: World, turns: TurnStore, tenant_id: TenantId, session_id: SessionId
 ) -> None:
+    older = a_turn(tenant_id, await new_session(world, tenant_id), owner=None, on_busy=OnBusy.INTERRUPT)
+    assert isinstance(await turns.open(older), Queued)
     view = await paused(world, tenant_id, session_id)
     assert await turns.answer(answers(tenant_id, view))
     answered = await seen(world, tenant_id, view)
@@ -271,10 +287,10 @@ async def test_a_client_that_left_does_not_stop_a_turn_that_waits(
     world: World, turns: TurnStore, tenant_id: TenantId, session_id: SessionId
 ) -> None:
     view = await paused(world, tenant_id, session_id)
-    assert await turns.cancel_unwatched(view.id, InterruptReason.CLIENT_GONE), "that is settled"
+    assert await turns.cancel_unwatched(view.id, InterruptReason.CLIENT_GONE) is Unwatched.SETTLED
     assert (await seen(world, tenant_id, view)).state is TurnState.REQUIRES_ACTION
     assert await turns.answer(answers(tenant_id, view))
-    assert await turns.cancel_unwatched(view.id, InterruptReason.CLIENT_GONE)
+    assert await turns.cancel_unwatched(view.id, InterruptReason.CLIENT_GONE) is Unwatched.MARKED
     (turn,) = await turns.claim(B, 10)
     assert turn.cancel_reason is InterruptReason.CLIENT_GONE
 

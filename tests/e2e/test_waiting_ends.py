@@ -147,14 +147,16 @@ async def test_the_session_of_a_turn_that_waits_is_busy(client: Client, elsewher
     strict(provider)
 
 
-async def test_a_turn_that_supersedes_the_one_that_waits_runs_at_once(client: Client, provider: Simulator) -> None:
-    session_id = await client.session()
-    turn_id = turn_of(await wait_for(client, session_id, ("locate", {})))
-    frames = await client.run(session_id, '[[sim text="Instead."]]', on_busy="interrupt")
-    assert frames[-1].data["output"] == "Instead."
-    turn = await client.get(turn_id)
-    assert (turn["status"], turn["reason"]) == ("interrupted", "superseded")
-    assert [message["role"] for message in await client.messages(session_id)] == ["user", "assistant", "tool", "user", "assistant"]
+async def test_a_turn_that_supersedes_the_one_that_waits_runs_at_once(database_url: str, provider: Simulator) -> None:
+    async with opened(database_url, provider, poll_s=60) as (_, client):
+        session_id = await client.session()
+        turn_id = turn_of(await wait_for(client, session_id, ("locate", {})))
+        async with asyncio.timeout(10):
+            frames = await client.run(session_id, '[[sim text="Instead."]]', on_busy="interrupt")
+        assert frames[-1].data["output"] == "Instead."
+        turn = await client.get(turn_id)
+        assert (turn["status"], turn["reason"]) == ("interrupted", "superseded")
+        assert [message["role"] for message in await client.messages(session_id)] == ["user", "assistant", "tool", "user", "assistant"]
     strict(provider)
 
 

@@ -44,6 +44,7 @@ from app.domain.turns import (
     TurnAnswer,
     TurnState,
     TurnView,
+    Unwatched,
 )
 from app.ports import Clock, TurnStore
 from tests.fakes.replicas import InMemoryReplicas, away
@@ -440,17 +441,15 @@ class InMemoryTurns(TurnStore):
         return row.new.id not in known and (row.started_at or 0.0) < self._clock.monotonic() - self._ttl_s
 
     @override
-    async def cancel_unwatched(self, turn_id: TurnId, reason: InterruptReason) -> bool:
+    async def cancel_unwatched(self, turn_id: TurnId, reason: InterruptReason) -> Unwatched:
         await self._enter("cancel_unwatched")
         row = self.rows.get(turn_id)
-        if row is None:
-            return False
-        if row.state.terminal or row.state is TurnState.REQUIRES_ACTION:
-            return True
+        if row is None or row.state.terminal or row.state is TurnState.REQUIRES_ACTION:
+            return Unwatched.SETTLED
         if row.watched_until is not None and row.watched_until >= self._clock.monotonic():
-            return False
+            return Unwatched.WATCHED
         row.cancel_reason = row.cancel_reason or reason
-        return True
+        return Unwatched.MARKED
 
     @override
     async def watch(self, turns: Sequence[TurnId], for_s: float) -> None:

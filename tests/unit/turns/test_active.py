@@ -78,7 +78,7 @@ async def test_an_interrupt_closes_the_providers_stream_and_the_turn(
     turn = await start()
     await under_way(stage, server, turn)
     assert server.active.cancel(turn.fence.turn_id, InterruptReason.REQUESTED)
-    await server.active.wait(turn.fence.turn_id, 1.0)
+    assert await server.active.ended(turn.fence.turn_id, 1.0)
     assert model.streams == 0
     assert end_of(stage, turn) == ("interrupted", "requested")
     assert b'"output":"Hel"' in stage.frames(turn.fence.turn_id)[-1]

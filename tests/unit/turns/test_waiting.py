@@ -12,7 +12,7 @@ from app.domain.ids import TenantId, TurnId
 from app.domain.messages import Role, ToolSpec
 from app.domain.openings import OpenTurn
 from app.domain.tools import INTERRUPTED_OUTPUT
-from app.domain.turns import OnBusy, OnDisconnect, TurnRequest, TurnState
+from app.domain.turns import InterruptReason, OnBusy, OnDisconnect, TurnRequest, TurnState
 from app.turns.answers import CallResult, Decision, TurnAnswers
 from app.turns.server import TurnServer
 from app.turns.service import Turns
@@ -120,8 +120,8 @@ async def test_an_interrupt_at_any_moment_around_the_pause_ends_the_turn_once(st
         turn_id = await started(stage, server)
         await settle(moment)
         found.add(stage.state(turn_id))
-        await turns.interrupt(stage.tenant.id, turn_id)
-        await stage.until(lambda turn_id=turn_id: stage.state(turn_id).terminal)  # type: ignore[misc]
+        view = await turns.interrupt(stage.tenant.id, turn_id)
+        assert view.state.terminal, moment
         assert stage.turns.rows[turn_id].reason == "requested"
         await check(stage, turn_id)
     assert found == {TurnState.RUNNING, TurnState.REQUIRES_ACTION}
@@ -139,6 +139,21 @@ async def test_an_interrupt_at_any_moment_around_the_answer_ends_the_turn_once(s
         await check(stage, turn_id)
         ends.add((refused, stage.state(turn_id)))
     assert ends == {(True, TurnState.INTERRUPTED), (False, TurnState.INTERRUPTED), (False, TurnState.COMPLETED)}
+
+
+async def test_given_answers_stay_when_the_turn_is_stopped_before_it_goes_on(stage: Stage, server: TurnServer) -> None:
+    turn_id = await waiting(stage, server)
+    await server.stop()
+    answers = TurnAnswers(stage.turns, stage.tenant.id, turn_id, key=None, fingerprint=b"")
+    assert (await answers.give([GIVEN])).complete
+    await stage.turns.request_cancel(stage.tenant.id, turn_id, InterruptReason.REQUESTED)
+    async with running(stage.server(Talker(), B)):
+        await stage.until(lambda: stage.state(turn_id).terminal)
+    session_id = stage.turns.rows[turn_id].new.session_id
+    assert session_id is not None
+    results = [row.message.content for row in await stage.messages.working_set(session_id) if row.message.role is Role.TOOL]
+    assert results == ["bought"]
+    await check(stage, turn_id)
 
 
 async def test_a_turn_expires_and_the_next_of_its_session_runs(stage: Stage, server: TurnServer) -> None:
