@@ -160,6 +160,19 @@ async def test_a_turn_that_supersedes_the_one_that_waits_runs_at_once(database_u
     strict(provider)
 
 
+async def test_the_next_turn_of_a_session_runs_as_soon_as_the_one_that_waits_is_stopped(database_url: str, provider: Simulator) -> None:
+    async with opened(database_url, provider, poll_s=60) as (_, client):
+        session_id = await client.session()
+        turn_id = turn_of(await wait_for(client, session_id, ("locate", {})))
+        later = {"input": "next", "on_busy": "enqueue", "background": True}
+        queued = (await client.http.post(f"/sessions/{session_id}/turns", json=later)).json()
+        await asyncio.sleep(0.5)  # the looks for turns that its opening causes are over
+        assert (await client.http.delete(f"/turns/{turn_id}")).status_code == 200
+        async with asyncio.timeout(10):
+            assert (await client.replay(queued["id"]))[-1].type == "turn.completed"
+    strict(provider)
+
+
 async def test_a_turn_that_nobody_answers_expires(database_url: str, provider: Simulator) -> None:
     async with opened(database_url, provider, tool_modules=MODULES, action_timeout_s=0.3) as (_, client):
         session_id = await client.session()

@@ -185,9 +185,12 @@ async def test_a_turn_that_expired_at_a_replica_that_died_then_is_ended_by_anoth
 
 async def test_a_client_that_left_leaves_a_turn_that_waits(stage: Stage, server: TurnServer, turns: Turns) -> None:
     turn_id = await waiting(stage, server, on_disconnect=OnDisconnect.CANCEL)
+    looks = stage.turns.calls["get"]
     turns.client_left(stage.tenant.id, turn_id)
     await stage.clock.advance(1)
-    await stage.until(lambda: not server._abandoned)
+    await stage.until(lambda: stage.turns.calls["cancel_unwatched"])
+    await stage.clock.advance(1)
+    assert (stage.turns.calls["cancel_unwatched"], stage.turns.calls["get"]) == (1, looks), "that is all: it may be answered meanwhile"
     assert stage.turns.rows[turn_id].cancel_reason is None
     assert await gives(turns, stage, turn_id)
     await stage.until(lambda: stage.state(turn_id) is TurnState.COMPLETED)
