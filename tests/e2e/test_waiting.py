@@ -242,7 +242,7 @@ async def test_a_repeat_under_its_key_attaches_to_the_same_rest(client: Client, 
         ([{"type": "retrieval"}], "/tools/0/type"),
         ([{"type": "function", "function": {"name": "no blanks"}}], "/tools/0/function/name"),
         ([LOCATE, LOCATE], "/tools/1/function/name"),
-        ([{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}], "/tools/0/function/parameters"),
+        ([{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}], "/tools/0/function/parameters/type"),
         (
             [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "nix"}}}}}],
             "/tools/0/function/parameters",
