@@ -13,9 +13,10 @@ from tests.e2e.scenes import assert_goes_on, first_turn_id
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/sessions/{session_id}/turns"): {"input": "let me in"},
     ("PATCH", "/sessions/{session_id}"): {"system_prompt": "mine now"},
+    ("POST", "/turns/{turn_id}/tool_results"): {"results": [{"tool_call_id": "call_1", "output": "mine now"}]},
 }
 UNKNOWN = {"session_id": "sess_00000000000000000000000000", "turn_id": "turn_00000000000000000000000000"}
-TABLES = ("tenants", "sessions", "messages", "turns", "turn_events", "todos", "memory", "summaries", "api_keys")
+TABLES = ("tenants", "sessions", "messages", "turns", "turn_events", "todos", "memory", "summaries", "api_keys", "turn_answers")
 
 
 async def snapshot(database: Database) -> list[str]:

@@ -31,7 +31,7 @@ def test_schemas_of_objects_are_taken(parameters: dict[str, Any]) -> None:
     [
         ({"type": "object", "required": "a"}, "Not a valid JSON schema"),
         ({"type": "object", "properties": {"a": {"type": "nix"}}}, "Not a valid JSON schema"),
-        (nested(300), "Nested too deeply"),
+        (nested(150), "Nested too deeply"),
     ],
     ids=["required", "type", "deep"],
 )
