@@ -82,11 +82,12 @@ class ToolTraits(msgspec.Struct, frozen=True, kw_only=True):
 
     ``read_only``: it changes nothing, so the same call with the same result is no progress. ``polling``: it watches something that
     changes by itself (a board, background work), so asking again is no fault: it never counts as no progress, and no cycle with it ends
-    the turn.
+    the turn. ``approval``: somebody has to approve each call.
     """
 
     read_only: bool = False
     polling: bool = False
+    approval: bool = False
 
 
 NO_TRAITS: Final = ToolTraits()

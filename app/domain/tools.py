@@ -1,14 +1,19 @@
 """Tool calls as values: what a tool is told and what comes of it."""
 
+import re
 from typing import Final
 
 import msgspec
 
 from app.domain.ids import SessionId, TenantId, TurnId
 from app.domain.messages import ToolCall
+from app.domain.turns import RouteUse
 
 CORE_TOOLSET: Final = "core"
 """The gateway's own tools that need nothing configured."""
+
+TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""What all providers accept as a tool's name."""
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,12 +32,14 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
 class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What the model reads as the call's result; never empty. A failure is a value (``is_error``), not an exception.
 
-    ``digest`` is that of the whole output (:func:`app.domain.guardrails.digest_of`), where ``output`` is a cut one.
+    ``digest`` is that of the whole output (:func:`app.domain.guardrails.digest_of`), where ``output`` is a cut one. ``uses`` is what model
+    calls of the tool used; it is the turn's.
     """
 
     output: str
     is_error: bool = False
     digest: str | None = None
+    uses: tuple[RouteUse, ...] = ()
 
 
 class FinishedCall(msgspec.Struct, frozen=True, kw_only=True):
