@@ -166,6 +166,7 @@ class AgentLoop:
         batch = Batch(step, run.state, run.rules)
         async with aclosing(run_tool_calls(step.calls, batch.refusals, run.client, run.context, clock=self._clock)) as finished:
             async for done in finished:
+                run.state = machine.count_tools(run.state, done)
                 if batch.add(done):
                     yield self._conclude(run, base, done, batch.conclude(run.state, run.budget))
                 else:
