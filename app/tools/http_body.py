@@ -65,10 +65,15 @@ async def read_body(response: httpx.Response, limit: int) -> Body:
         data += chunk[:room] if unpacker is None else _unpacked(unpacker, chunk, room)
         if len(data) > limit:
             break
-    content_type = response.headers.get("content-type", "")
+    return body_of(response.headers, bytes(data), limit)
+
+
+def body_of(headers: httpx.Headers, data: bytes, limit: int) -> Body:
+    """What ``data``, the first bytes of an answer, are by its ``headers``; there is more when they are longer than ``limit``."""
+    content_type = headers.get("content-type", "")
     charset = _CHARSET.search(content_type)
     return Body(
-        data=bytes(data[:limit]),
+        data=data[:limit],
         cut=len(data) > limit,
         media_type=content_type.partition(";")[0].strip().lower(),
         charset=None if charset is None else charset[1],

@@ -82,12 +82,12 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
 
 class Outbound:
-    """Makes HTTP clients whose every request passes the guard. ``resolver`` is the system's unless given."""
+    """Makes HTTP clients whose every request passes the guard. ``resolver`` and ``tls`` are the system's unless given."""
 
-    def __init__(self, policy: OutboundPolicy, resolver: Resolver = resolve) -> None:
+    def __init__(self, policy: OutboundPolicy, resolver: Resolver = resolve, *, tls: ssl.SSLContext | None = None) -> None:
         self._policy = policy
         self._resolver = resolver
-        self._tls = ssl.create_default_context()
+        self._tls = tls or ssl.create_default_context()
 
     def client(
         self, headers: dict[str, str] | None = None, timeout: httpx.Timeout | None = None, auth: httpx.Auth | None = None

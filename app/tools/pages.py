@@ -42,10 +42,11 @@ class _Parsed(msgspec.Struct, frozen=True):
 
 
 class Pages:
-    """Reads pages."""
+    """Reads pages. ``parse_s`` is what a page may take to be parsed."""
 
-    def __init__(self, outbound: Outbound) -> None:
+    def __init__(self, outbound: Outbound, *, parse_s: float = PARSE_S) -> None:
         self._outbound = outbound
+        self._parse_s = parse_s
         self._parsers = asyncio.Semaphore(_PARSERS)
 
     async def read(self, address: str) -> Page:
@@ -63,18 +64,18 @@ class Pages:
         if body.media_type not in _HTML:
             return Page(url=fetched.url, title="", text=text.strip(), cut=body.cut)
         async with self._parsers:
-            parsed = await _parsed(fetched.url, text)
+            parsed = await _parsed(fetched.url, text, self._parse_s)
         return Page(url=fetched.url, title=parsed.title, text=parsed.text, cut=body.cut)
 
 
-async def _parsed(url: str, html: str) -> _Parsed:
+async def _parsed(url: str, html: str, within_s: float) -> _Parsed:
     # Isolated (-I) and without the environment: the parser of strangers' pages has no use for the gateway's secrets.
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-I", str(_PROGRAM), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL, env={},
     )  # fmt: skip
     try:
-        async with asyncio.timeout(PARSE_S):
+        async with asyncio.timeout(within_s):
             output, _ = await process.communicate(msgspec.json.encode({"url": url, "html": html}))
     except TimeoutError:
         raise PageError("The page could not be parsed in time.") from None

@@ -8,12 +8,11 @@ from typing import Final
 import httpx
 
 from app.tools.http_body import ACCEPT_ENCODING, Body, UnreadableBodyError, read_body
-from app.tools.outbound import Outbound, OutboundRefusedError, check_url, read_url
+from app.tools.outbound import Outbound, OutboundRefusedError, read_url
 
 MAX_REDIRECTS: Final = 5
 FETCH_S: Final = 30.0
 """All hops together, from the first lookup to the last byte."""
-_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 
 class FetchError(Exception):
@@ -48,10 +47,9 @@ async def fetch(outbound: Outbound, address: str, *, limit: int, accept: str) ->
 async def _follow(client: httpx.AsyncClient, url: httpx.URL, headers: Mapping[str, str], limit: int) -> Fetched:
     for _ in range(MAX_REDIRECTS + 1):
         async with client.stream("GET", url, headers=headers) as response:
-            location = response.headers.get("location")
-            if response.status_code not in _REDIRECTS or location is None:
+            if response.next_request is None:
                 return await _answer(url, response, limit)
-        url = _next(url, location)
+            url = response.next_request.url
     raise FetchError(f"The address redirects more than {MAX_REDIRECTS} times.")
 
 
@@ -59,12 +57,3 @@ async def _answer(url: httpx.URL, response: httpx.Response, limit: int) -> Fetch
     if not response.is_success:
         raise FetchError(f"The host answered {response.status_code}.")
     return Fetched(url=str(url), body=await read_body(response, limit))
-
-
-def _next(url: httpx.URL, location: str) -> httpx.URL:
-    try:
-        following = url.join(location)
-    except (httpx.InvalidURL, ValueError):
-        raise OutboundRefusedError("The address redirects to something that cannot be called.") from None
-    check_url(following)
-    return following
