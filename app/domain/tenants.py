@@ -3,8 +3,8 @@
 :class:`TenantSpec` is the one structure of the bootstrap file (TOML) and of the admin API (JSON); :class:`Tenant` is what a request
 works with: resolved, decrypted, immutable, cached for a few seconds.
 
-Some values are kept and shown but **not yet enforced** by this version: the two thresholds of the settings, and every chain but ``chat``.
-They are checked like the others, so a file that is accepted now stays valid when a later version acts on them.
+A chain that this version does not call (``session_search``) is kept and checked like the others, so a file that is accepted now stays
+valid when a later version acts on it.
 """
 
 import enum
@@ -21,8 +21,8 @@ from app.domain.tenant_tools import WebhookTool, WebhookToolSpec
 
 
 class Purpose(enum.StrEnum):
-    """What a chain is for. Turns are answered by ``chat``, summaries of sessions written by ``compression``; the other auxiliary chains are
-    kept but not yet called by anything.
+    """What a chain is for: turns are answered by ``chat``, summaries of sessions written by ``compression``; the tools of the same names
+    use ``vision`` and ``web_extract``. What a tenant has no chain for, its ``chat`` chain does.
     """
 
     CHAT = "chat"
