@@ -61,6 +61,7 @@ _QUIET = {
     "uvicorn.access": logging.CRITICAL,  # the API writes its own
     "aiohttp.access": logging.CRITICAL,
     "httpcore": logging.WARNING,
+    "httpx": logging.WARNING,  # writes whole addresses, which may hold credentials
     "asyncio": logging.INFO,
 }
 """Levels of loggers that are no use, or a cost, below them."""

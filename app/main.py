@@ -8,8 +8,8 @@ import random
 import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
@@ -26,6 +26,7 @@ from app.api.tenant_specs import parse_bootstrap
 from app.clock import SystemClock
 from app.domain.errors import ConflictError, InvalidRequestError, UnavailableError
 from app.domain.ids import ReplicaId, make_id
+from app.domain.outbound import OutboundPolicy
 from app.domain.tenants import TenantInfo
 from app.ports import Clock
 from app.providers.chain import ProviderCounters, ProviderLayer
@@ -53,15 +54,23 @@ from app.store.turns import TurnRepository
 from app.store.upkeep import StoreUpkeep
 from app.store.usage import UsageRepository
 from app.store.wakeups import PostgresWakeups
+from app.tools.auxiliary import Auxiliary
+from app.tools.builtin import BUILT_IN_NAMES
 from app.tools.builtin.clarify import clarify_tool
 from app.tools.builtin.get_time import get_time_tool
 from app.tools.builtin.memory import memory_tool
 from app.tools.builtin.session_search import session_search_tool
 from app.tools.builtin.todo import todo_tool
+from app.tools.builtin.vision_analyze import vision_analyze_tool
+from app.tools.builtin.web_extract import web_extract_tool
 from app.tools.execution import ToolExecutor
 from app.tools.operator import load_operator_tools
+from app.tools.outbound import Outbound
+from app.tools.pages import Pages
 from app.tools.pool import ToolPool
 from app.tools.registry import ToolRegistry
+from app.tools.webhook import WebhookRules, WebhookSource
+from app.tools.webhook_call import WebhookCaller
 from app.turns.quotas import Quotas
 from app.turns.server import Stores, Timing, TurnServer
 from app.turns.service import Turns
@@ -104,38 +113,56 @@ async def open_gateway(settings: Settings, database_url: str, clock: Clock | Non
     clock = clock or SystemClock()
     replica = ReplicaId(make_id("rep", clock.unix_ms(), secrets.token_bytes(10)))
     direct_url = settings.direct_database_url.get_secret_value() if settings.direct_database_url else database_url
-    database = Database(database_url, settings.db_pool_size)
-    pool = ToolPool(settings.tool_pool_size)
-    toolbox = _toolbox(settings, database, pool, clock)  # before anything is open that would have to be closed: operators' modules do fail
-    transport = ProviderTransport()
-    wakeups = PostgresWakeups(database, direct_url, clock)
-    gateway = _assemble(settings, replica, database, transport=transport, toolbox=toolbox, wakeups=wakeups, clock=clock)
-    archive = ArchiveRepository(database)
-    upkeep = StoreUpkeep(SearchIndex(database, clock), archive, clock, retention_s=settings.archive_retention_s)
-    works = (wakeups.run_sender(), wakeups.run_listener(), gateway.upkeep.run(), upkeep.run())
-    hints = [asyncio.ensure_future(work) for work in works]
-    try:
+    async with AsyncExitStack() as stack:
+        database = Database(database_url, settings.db_pool_size)
+        stack.push_async_callback(database.close)
+        pool = ToolPool(settings.tool_pool_size)
+        stack.callback(pool.close)
+        transport = ProviderTransport()
+        stack.push_async_callback(transport.close)
+        wakeups = PostgresWakeups(database, direct_url, clock)
+        gateway = _assemble(settings, replica, database, transport=transport, pool=pool, wakeups=wakeups, clock=clock)
+        archive = ArchiveRepository(database)
+        upkeep = StoreUpkeep(SearchIndex(database, clock), archive, clock, retention_s=settings.archive_retention_s)
+        works = (wakeups.run_sender(), wakeups.run_listener(), gateway.upkeep.run(), upkeep.run())
+        hints = [asyncio.ensure_future(work) for work in works]
+        stack.push_async_callback(_cancel, hints)
+        stack.push_async_callback(gateway.server.stop)
         await gateway.server.start()
         yield gateway
-    finally:
-        await gateway.server.stop()
-        for task in hints:
-            task.cancel()
-        await asyncio.gather(*hints, return_exceptions=True)
-        await transport.close()
-        pool.close()
-        await database.close()
 
 
-def _toolbox(settings: Settings, database: Database, pool: ToolPool, clock: Clock) -> ToolRegistry:
-    core = (
+async def _cancel(tasks: Sequence[asyncio.Future[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def webhook_rules(settings: Settings) -> WebhookRules:
+    """Judges tenants' tools by the names of this process' own."""
+
+    def taken() -> frozenset[str]:
+        return BUILT_IN_NAMES.union(tool.name for tool in load_operator_tools(settings.tool_modules, ToolPool(1)))
+
+    return WebhookRules(taken)
+
+
+def _toolbox(settings: Settings, database: Database, pool: ToolPool, clock: Clock, *, auxiliary: Auxiliary) -> ToolRegistry:
+    outbound = Outbound(OutboundPolicy(settings.outbound_allow))
+    own = (
         clarify_tool(),
         get_time_tool(clock),
         memory_tool(MemoryRepository(database)),
         session_search_tool(SearchRepository(database, SearchIndex(database, clock))),
         todo_tool(TodoRepository(database)),
+        vision_analyze_tool(outbound, auxiliary),
+        web_extract_tool(Pages(outbound), auxiliary),
     )
-    return ToolRegistry((*core, *load_operator_tools(settings.tool_modules, pool)), ToolExecutor(settings.tool_timeout_s))
+    return ToolRegistry(
+        (*own, *load_operator_tools(settings.tool_modules, pool)),
+        ToolExecutor(settings.tool_timeout_s),
+        (WebhookSource(WebhookCaller(outbound, clock)),),
+    )
 
 
 def _assemble(
@@ -144,12 +171,12 @@ def _assemble(
     database: Database,
     *,
     transport: ProviderTransport,
-    toolbox: ToolRegistry,
+    pool: ToolPool,
     wakeups: PostgresWakeups,
     clock: Clock,
 ) -> Gateway:
     sealer = Sealer(settings.secret_key.get_secret_value() if settings.secret_key else None)
-    tenants = TenantRepository(database, clock, sealer, os.environ)
+    tenants = TenantRepository(database, clock, sealer, os.environ, tool_rules=webhook_rules(settings))
     turns = TurnRepository(database, settings.lease_ttl_s)
     messages = MessageRepository(database)
     windows, usage = RateWindows(database), UsageRepository(database)
@@ -166,6 +193,7 @@ def _assemble(
         rest_s=lambda: server.pacing.wait_s,
     )
     models = ChainModelClients(layer)
+    toolbox = _toolbox(settings, database, pool, clock, auxiliary=Auxiliary(models, tenants))
     server = TurnServer(
         replica,
         Stores(

@@ -19,6 +19,7 @@ from app.domain.quotas import DayUse, UsageLine
 from app.domain.recall import Reader, SearchHit, SessionExcerpt
 from app.domain.sessions import NewSession, Page, Session, SessionChange
 from app.domain.summaries import Summary
+from app.domain.tenant_tools import EditTools, WebhookToolSpec
 from app.domain.tenants import KeyInfo, Principal, Purpose, Tenant, TenantChange, TenantInfo, TenantSpec
 from app.domain.tools import ToolContext, ToolOutcome
 from app.domain.turns import Commit, DeltaBatch, EventRow, GivenAnswer, InterruptReason, TurnAnswer, TurnView, Unwatched
@@ -318,6 +319,12 @@ class TenantStore(Protocol):
     async def change(self, name: str, change: TenantChange) -> TenantInfo | None:
         """Replace parts of a tenant; idempotent; ``None`` when unknown."""
 
+    async def change_tools(self, name: str, edit: EditTools) -> TenantInfo | None:
+        """Replace a tenant's tools by what ``edit`` makes of them, with no other change in between; ``None`` when unknown.
+
+        ``edit`` gets them as they are read back. What it raises passes through, and nothing is changed.
+        """
+
     async def infos(self) -> list[TenantInfo]:
         """All tenants, by name."""
 
@@ -338,6 +345,13 @@ class TenantStore(Protocol):
 
     async def disable_key(self, key_id: KeyId) -> bool:
         """Disable a key; false when unknown."""
+
+
+class ToolRules(Protocol):
+    """Judges the tools of tenants that only who runs tools can judge."""
+
+    def check(self, tools: Sequence[WebhookToolSpec]) -> None:
+        """Raises InvalidRequestError, its pointer beginning with ``/tools``, for a schema that cannot be used or a name that is taken."""
 
 
 class Wakeups(Protocol):

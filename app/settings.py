@@ -5,6 +5,8 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.domain.outbound import OutboundPolicy
+
 MIN_ADMIN_KEY_CHARACTERS = 8
 """The same as the API's own rule, which closes /admin to a shorter key: whoever sets one should learn of it at the start."""
 
@@ -24,11 +26,16 @@ class Settings(BaseSettings):
     data_dir: Path = Field(Path(".data"), description="where the embedded Postgres keeps its data")
     db_pool_size: int = Field(20, ge=1, description="database connections of one process")
     admin_key: SecretStr | None = Field(None, description="opens /admin and /metrics; unset: both stay closed")
-    secret_key: SecretStr | None = Field(None, description="encrypts literal provider credentials; unset: only env: references are taken")
+    secret_key: SecretStr | None = Field(
+        None, description="encrypts literal credentials of providers and tools; unset: only env: references are taken"
+    )
     bootstrap_file: Path | None = Field(None, description="TOML with tenants, applied at start")
     tool_modules: str = Field("", description="comma-separated Python modules with the operator's own tools")
     tool_pool_size: int = Field(128, ge=1, description="threads for blocking tools")
     tool_timeout_s: float = Field(120.0, gt=0, description="longest time of one tool call")
+    outbound_allow: str = Field(
+        "", description="comma-separated networks and host names that tools may call although they are not public, such as 10.1.0.0/16"
+    )
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
     max_running_turns: int = Field(2_000, ge=1, description="turns that one process runs at once")
     max_body_bytes: int = Field(10_485_760, ge=1_024, description="largest request body")
@@ -48,6 +55,12 @@ class Settings(BaseSettings):
     @classmethod
     def _blank_is_unset(cls, key: SecretStr | None) -> SecretStr | None:
         return key if key is not None and key.get_secret_value().strip() else None
+
+    @field_validator("outbound_allow", mode="after")
+    @classmethod
+    def _check_outbound_allow(cls, allow: str) -> str:
+        OutboundPolicy(allow)
+        return allow
 
     @field_validator("admin_key", mode="after")
     @classmethod

@@ -184,6 +184,7 @@ class AgentLoop:
         )
         async with aclosing(calls) as finished:
             async for ended in finished:
+                run.state = machine.count_tools(run.state, ended)
                 done = batch.add(ended)
                 if batch.complete:
                     yield self._conclude(run, batch.base, done, batch.conclude(run.state, run.budget))

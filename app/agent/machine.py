@@ -14,6 +14,7 @@
     budget used up (budget.py) │ one closing call that may not call tools; whatever comes of it, Finish completed: budget_exhausted
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
@@ -24,8 +25,9 @@ from app.agent import truncation
 from app.agent.budget import Budget, Pressure
 from app.domain.errors import ModelError
 from app.domain.messages import Message, MessageKind, Role, ToolCall
-from app.domain.model import AttemptFailed, FailureReason, FinishReason, ModelReply, Usage
-from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, MachineState, PressureLevel, RouteUse
+from app.domain.model import AttemptFailed, FailureReason, FinishReason, ModelReply, RouteUse, Usage
+from app.domain.tools import FinishedCall
+from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, MachineState, PressureLevel
 
 MAX_LAST_TEXT = 8_000
 """Characters of a text beside tool calls that are kept for the case that no answer comes."""
@@ -115,6 +117,13 @@ def count_auxiliary(state: MachineState, reply: ModelReply) -> MachineState:
 def count_auxiliary_failure(state: MachineState, failed: AttemptFailed) -> MachineState:
     """Add a failed attempt of such a call."""
     return msgspec.structs.replace(count_failure(state, failed), route=state.route)
+
+
+def count_tools(state: MachineState, finished: Sequence[FinishedCall]) -> MachineState:
+    """Add what model calls of these tools used."""
+    for use in (use for one in finished for use in one.outcome.uses):
+        state = _charge(state, use)
+    return state
 
 
 def used_since(before: MachineState, after: MachineState) -> tuple[Usage, float | None]:

@@ -4,8 +4,8 @@ from collections import deque
 
 from app.agent.facts import Arrivals, LoopFact
 from app.domain.errors import ModelError
-from app.domain.model import ModelReply, ModelRequest, estimated_usage
-from app.domain.turns import MachineState, RouteUse
+from app.domain.model import ModelReply, ModelRequest, RouteUse, estimated_usage
+from app.domain.turns import MachineState
 from app.ports import ModelClient
 
 

@@ -9,6 +9,7 @@ import msgspec
 from app.api.route_health import Place, RouteHealth
 from app.domain.ids import KeyId, TenantId
 from app.domain.model import ApiMode
+from app.domain.tenant_tools import WebhookToolSpec
 from app.domain.tenants import (
     CredentialState,
     KeyInfo,
@@ -32,7 +33,8 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tenant. ``api_key`` is a key that was generated just now, shown this once. ``credentials`` is by provider name."""
+    """A tenant. ``api_key`` is a key that was generated just now, shown this once. ``credentials`` is by provider name, ``tool_secrets``
+    by tool name."""
 
     id: TenantId
     name: str
@@ -41,8 +43,10 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     providers: tuple[ProviderSpec, ...]
     chains: dict[Purpose, tuple[RouteSpec, ...]]
     settings: TenantSettings
+    tools: tuple[WebhookToolSpec, ...]
     keys: tuple[KeyView, ...]
     credentials: dict[str, CredentialState]
+    tool_secrets: dict[str, CredentialState]
     api_key: str | None = None
 
 
@@ -62,6 +66,12 @@ class ChainsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """All chains of a tenant."""
 
     chains: dict[Purpose, tuple[RouteSpec, ...]]
+
+
+class ToolsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All tools of a tenant."""
+
+    tools: tuple[WebhookToolSpec, ...]
 
 
 class RoutePlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,8 +142,10 @@ def tenant_view(info: TenantInfo, api_key: str | None = None) -> TenantView:
         providers=info.providers,
         chains=info.chains,
         settings=info.settings,
+        tools=info.tools,
         keys=tuple(key_view(key) for key in info.keys),
         credentials=info.credentials,
+        tool_secrets=info.tool_secrets,
         api_key=api_key,
     )
 

@@ -9,7 +9,7 @@ from app.api import errors, openai_errors, openapi, turn_answers
 from app.api.facades import routes as facades
 from app.api.metrics import HttpMetrics
 from app.api.middleware import DOCS_PATH, Edge
-from app.api.routes import admin, health, sessions, summaries, tool_results, turns
+from app.api.routes import admin, admin_tools, health, sessions, summaries, tool_results, turns
 from app.api.services import Services
 
 _DESCRIPTION = """Runs LLM agents for many tenants: post a turn, read the agent's work as Server-Sent Events.
@@ -33,7 +33,10 @@ def create_api(services: Services) -> FastAPI:
     app.state.services = services
     app.state.metrics = HttpMetrics(services.turns.counters, services.cooling)
     turns.add_start_route(app)
-    routers = (sessions.router, summaries.router, turns.router, tool_results.router, facades.router, admin.router, health.router)
+    routers = (
+        *(sessions.router, summaries.router, turns.router, tool_results.router, facades.router),
+        *(admin.router, admin_tools.router, health.router),
+    )
     for router in routers:
         app.include_router(router)
     errors.install(app, [*app.routes, *(route for router in routers for route in router.routes)])

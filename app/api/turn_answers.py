@@ -17,9 +17,9 @@ from app.domain.conversation_events import ActionCall
 from app.domain.events import Problem, rfc3339
 from app.domain.ids import SessionId, TurnId
 from app.domain.messages import canonical_json
-from app.domain.model import RouteRef, Usage
+from app.domain.model import RouteRef, RouteUse, Usage
 from app.domain.tenants import Principal
-from app.domain.turns import RouteUse, TurnState, TurnView
+from app.domain.turns import TurnState, TurnView
 from app.turns.pauses import action_calls
 
 Caller = Annotated[Principal, Depends(principal)]

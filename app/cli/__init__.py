@@ -15,6 +15,7 @@ from app.cli.serving import add_serve
 from app.cli.settings_list import add_settings
 from app.cli.simulating import add_simulate
 from app.cli.tenants import add_apply, add_keys, add_tenants
+from app.cli.tools import add_tools
 
 __all__ = ["main"]
 
@@ -59,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         add_keys,
         add_providers,
         add_chains,
+        add_tools,
         add_apply,
     ):
         add(commands)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from app.cli.errors import MISUSED, CommandError
 from app.clock import SystemClock
 from app.logs import configure_logging
+from app.main import webhook_rules
 from app.settings import Settings
 from app.store import migrate
 from app.store.embedded import start_embedded
@@ -81,7 +82,7 @@ async def connect(url: str) -> AsyncIterator[Database]:
 def tenants_in(database: Database, settings: Settings) -> TenantRepository:
     """The tenants in a database."""
     sealer = Sealer(settings.secret_key.get_secret_value() if settings.secret_key else None)
-    return TenantRepository(database, SystemClock(), sealer, os.environ)
+    return TenantRepository(database, SystemClock(), sealer, os.environ, tool_rules=webhook_rules(settings))
 
 
 @asynccontextmanager

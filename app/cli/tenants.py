@@ -167,6 +167,8 @@ def _print_tenant(view: TenantView, *, json: bool) -> None:
         for position, route in enumerate(chain)
     ]
     print("\nChains\n" + table(("purpose", "position", "provider", "model", "context window"), routes))
+    tools = [(tool.name, tool.method.value, tool.url, credential_word(view.tool_secrets[tool.name])) for tool in view.tools]
+    print("\nTools\n" + table(("name", "method", "url", "secret"), tools))
     print("\nSettings\n" + as_json(view.settings))
 
 

@@ -26,8 +26,7 @@ from app.domain.conversation_events import (
 )
 from app.domain.ids import SessionId, TurnId
 from app.domain.messages import ContentPart, StoredMessage
-from app.domain.model import Delta, FailureReason, MessageDelta, ReasoningDelta, RouteRef, Usage
-from app.domain.turns import RouteUse
+from app.domain.model import Delta, FailureReason, MessageDelta, ReasoningDelta, RouteRef, RouteUse, Usage
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

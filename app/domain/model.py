@@ -102,6 +102,16 @@ class RouteRef(msgspec.Struct, frozen=True, kw_only=True):
     api_mode: ApiMode = ApiMode.CHAT_COMPLETIONS
 
 
+class RouteUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn used of one route. ``attempts`` are those made of it, ``failed`` of them failed; their use is counted too."""
+
+    route: RouteRef
+    attempts: int = 0
+    failed: int = 0
+    usage: Usage = Usage()
+    cost_usd: float | None = None
+
+
 class ModelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a caller may ask of the model beside the conversation; ``None`` leaves it to the provider or the route.
 

@@ -3,8 +3,8 @@
 :class:`TenantSpec` is the one structure of the bootstrap file (TOML) and of the admin API (JSON); :class:`Tenant` is what a request
 works with: resolved, decrypted, immutable, cached for a few seconds.
 
-Some values are kept and shown but **not yet enforced** by this version: the two thresholds of the settings, and every chain but ``chat``.
-They are checked like the others, so a file that is accepted now stays valid when a later version acts on them.
+A chain that this version does not call (``session_search``) is kept and checked like the others, so a file that is accepted now stays
+valid when a later version acts on it.
 """
 
 import enum
@@ -17,11 +17,12 @@ from app.domain.compaction import Thresholds
 from app.domain.guardrails import GuardrailThresholds
 from app.domain.ids import KeyId, ProviderId, TenantId
 from app.domain.model import ApiMode, ModelOptions, RouteRef, Usage
+from app.domain.tenant_tools import WebhookTool, WebhookToolSpec
 
 
 class Purpose(enum.StrEnum):
-    """What a chain is for. Turns are answered by ``chat``, summaries of sessions written by ``compression``; the other auxiliary chains are
-    kept but not yet called by anything.
+    """What a chain is for: turns are answered by ``chat``, summaries of sessions written by ``compression``; the tools of the same names
+    use ``vision`` and ``web_extract``. What a tenant has no chain for, its ``chat`` chain does.
     """
 
     CHAT = "chat"
@@ -167,6 +168,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
     settings: TenantSettings
     chains: dict[Purpose, tuple[Route, ...]]
+    webhook_tools: tuple[WebhookTool, ...] = ()
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,13 +176,6 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
     tenant: Tenant
     key_id: KeyId
-
-
-ENV_PREFIX = "env:"
-"""Of a credential that is the name of an environment variable of the gateway."""
-
-MASKED = "***"
-"""Stands for a stored header value: shown when read back, and keeps the stored value when written."""
 
 
 class ProviderSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -230,6 +225,7 @@ class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     providers: tuple[ProviderSpec, ...] = ()
     chains: dict[Purpose, tuple[RouteSpec, ...]] = {}
     settings: TenantSettings = TenantSettings()
+    tools: tuple[WebhookToolSpec, ...] = ()
 
     @override
     def __repr__(self) -> str:
@@ -242,6 +238,7 @@ class TenantChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     providers: tuple[ProviderSpec, ...] | None = None
     chains: dict[Purpose, tuple[RouteSpec, ...]] | None = None
     settings: TenantSettings | None = None
+    tools: tuple[WebhookToolSpec, ...] | None = None
 
 
 class CredentialState(enum.StrEnum):
@@ -279,3 +276,6 @@ class TenantInfo(msgspec.Struct, frozen=True, kw_only=True):
     keys: tuple[KeyInfo, ...]
     credentials: dict[str, CredentialState]
     """By provider name, as this process finds them."""
+    tools: tuple[WebhookToolSpec, ...]
+    tool_secrets: dict[str, CredentialState]
+    """By tool name."""

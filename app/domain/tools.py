@@ -1,14 +1,19 @@
 """Tool calls as values: what a tool is told and what comes of it."""
 
+import re
 from typing import Final
 
 import msgspec
 
 from app.domain.ids import SessionId, TenantId, TurnId
 from app.domain.messages import ToolCall
+from app.domain.model import RouteUse
 
 CORE_TOOLSET: Final = "core"
 """The gateway's own tools that need nothing configured."""
+
+TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""What all providers accept as a tool's name."""
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,13 +35,14 @@ class ToolOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What the model reads as the call's result; never empty. A failure is a value (``is_error``), not an exception.
 
     ``digest`` is that of the whole output (:func:`app.domain.guardrails.digest_of`), where ``output`` is a cut one. ``needs_approval``: the
-    call can be run and was not, since nobody has allowed it yet.
+    call can be run and was not, since nobody has allowed it yet. ``uses`` is what model calls of the tool used; it is the turn's.
     """
 
     output: str
     is_error: bool = False
     digest: str | None = None
     needs_approval: bool = False
+    uses: tuple[RouteUse, ...] = ()
 
 
 class FinishedCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from app.domain.compaction import CompactionResult, ContextState
 from app.domain.guardrails import GuardrailState
 from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import Content, Message, ToolSpec
-from app.domain.model import NO_OPTIONS, ModelOptions, RouteRef, Usage
+from app.domain.model import NO_OPTIONS, ModelOptions, RouteRef, RouteUse, Usage
 from app.domain.waiting import PausedBatch
 
 SEQ_GAP = 1 << 20
@@ -94,16 +94,6 @@ class Unwatched(enum.Enum):
     """It is marked as to be stopped."""
     SETTLED = enum.auto()
     """There is nothing to stop: it has ended or is gone, or it waits for somebody, whom nobody has to read it for."""
-
-
-class RouteUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn used of one route. ``attempts`` are those made of it, ``failed`` of them failed; their use is counted too."""
-
-    route: RouteRef
-    attempts: int = 0
-    failed: int = 0
-    usage: Usage = Usage()
-    cost_usd: float | None = None
 
 
 class PressureLevel(enum.StrEnum):

@@ -104,6 +104,20 @@ routes = Table(
     PrimaryKeyConstraint("tenant_id", "purpose", "position"),
 )
 
+tools = Table(
+    "tools",
+    metadata,
+    Column("tenant_id", Text, ForeignKey("tenants.id", ondelete="CASCADE"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False, comment="webhook"),
+    Column("config", LargeBinary, nullable=False, comment="JSON of what is no secret"),
+    Column("secret_env", Text, comment="name of the environment variable that holds the signing secret"),
+    Column("secret_sealed", LargeBinary, comment="the signing secret, encrypted"),
+    Column("headers_sealed", LargeBinary, comment="JSON of extra headers, encrypted: they may hold credentials"),
+    _created(),
+    PrimaryKeyConstraint("tenant_id", "name"),
+)
+
 sessions = Table(
     "sessions",
     metadata,

@@ -12,9 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.domain.errors import ConflictError, InvalidRequestError
 from app.domain.ids import ENTROPY_BYTES, KeyId, ProviderId, TenantId, make_id
-from app.domain.tenant_rules import KEY_RULE, check_spec, env_name, is_strong_key
+from app.domain.spec_rules import env_name
+from app.domain.tenant_rules import KEY_RULE, check_spec, is_strong_key
+from app.domain.tenant_tools import EditTools
 from app.domain.tenants import ProviderSpec, Purpose, RouteSpec, TenantChange, TenantSettings, TenantSpec
-from app.ports import Clock
+from app.ports import Clock, ToolRules
 from app.store.credentials import Credentials
 from app.store.tables import api_keys, providers, routes, tenants
 from app.store.tenant_rows import (
@@ -28,6 +30,7 @@ from app.store.tenant_rows import (
     stored_provider,
     with_limits,
 )
+from app.store.tool_rows import TOOLS, StoredTool, ToolSecrets, stored_tools, write_tools
 
 KEY_PREFIX = "agw_"
 _KEY_BYTES = 32
@@ -48,6 +51,7 @@ class _Current(msgspec.Struct, frozen=True, kw_only=True):
     settings: TenantSettings
     providers: dict[str, StoredProvider]
     chains: dict[Purpose, tuple[RouteSpec, ...]]
+    tools: dict[str, StoredTool]
 
 
 def hash_key(key: str) -> bytes:
@@ -58,32 +62,46 @@ def hash_key(key: str) -> bytes:
 class TenantWriter:
     """Writes inside a transaction of the caller. The tenant's row is locked first, so two writes of one tenant come one after the other."""
 
-    def __init__(self, clock: Clock, credentials: Credentials) -> None:
+    def __init__(self, clock: Clock, credentials: Credentials, tools: ToolSecrets, tool_rules: ToolRules | None) -> None:
         self._clock = clock
         self._credentials = credentials
+        self._tools = tools
+        self._tool_rules = tool_rules
 
     async def create(self, connection: AsyncConnection, name: str) -> bool:
         """Make an empty tenant; false when there is one of this name, also one that another replica is just making."""
         row = {"id": self._new_id("ten"), "name": name, "settings": msgspec.json.encode(TenantSettings())}
         return (await connection.execute(_CREATE, row)).first() is not None
 
-    async def change(self, connection: AsyncConnection, name: str, change: TenantChange) -> TenantId | None:
-        """Replace the given parts of a tenant; ``None`` when unknown. The revision rises if anything changed."""
+    async def change(
+        self, connection: AsyncConnection, name: str, change: TenantChange, *, edit_tools: EditTools | None = None
+    ) -> TenantId | None:
+        """Replace the given parts of a tenant; ``None`` when unknown. The revision rises if anything changed.
+
+        ``edit_tools`` makes the tools out of the present ones.
+        """
         current = await _load(connection, name)
         if current is None:
             return None
+        if edit_tools is not None:
+            present = tuple(self._tools.spec(tool) for tool in current.tools.values())
+            change = msgspec.structs.replace(change, tools=edit_tools(present))
         spec = self._merged(name, current, change)
         check_spec(spec)
-        # Kept providers are not read and stored again: what cannot be decrypted now has to survive.
+        if change.tools is not None and self._tool_rules is not None:
+            self._tool_rules.check(change.tools)
+        # What is kept is not read and stored again: what cannot be decrypted now has to survive.
         desired = current.providers if change.providers is None else self._desired(change.providers, current)
+        tools = current.tools if change.tools is None else self._tools.store(change.tools, current.tools)
         chains = {purpose: chain for purpose, chain in spec.chains.items() if chain}
-        if (desired, chains, spec.settings) == (current.providers, current.chains, current.settings):
+        if (desired, chains, spec.settings, tools) == (current.providers, current.chains, current.settings, current.tools):
             return current.id
         if chains != current.chains:
             await connection.execute(delete(routes).where(routes.c.tenant_id == current.id))
         await _write_providers(connection, current, desired)
         if chains != current.chains:
             await _insert_routes(connection, current.id, chains, desired)
+        await write_tools(connection, current.id, current.tools, tools)
         values = {"settings": msgspec.json.encode(spec.settings), "revision": tenants.c.revision + 1}
         await connection.execute(update(tenants).where(tenants.c.id == current.id).values(values))
         return current.id
@@ -125,6 +143,7 @@ class TenantWriter:
             providers=kept if change.providers is None else change.providers,
             chains=current.chains if change.chains is None else change.chains,
             settings=current.settings if change.settings is None else change.settings,
+            tools=() if change.tools is None else change.tools,
         )
 
     def _desired(self, specs: Sequence[ProviderSpec], current: _Current) -> dict[str, StoredProvider]:
@@ -166,6 +185,7 @@ async def _load(connection: AsyncConnection, name: str) -> _Current | None:
         settings=settings_of(row),
         providers={provider.name: provider for provider in stored},
         chains=chains_of(await connection.execute(ROUTES, ids)),
+        tools=stored_tools(await connection.execute(TOOLS, ids)),
     )
 
 

@@ -11,8 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.domain.errors import ConflictError
 from app.domain.ids import KeyId, TenantId
 from app.domain.tenant_rules import check_spec, is_tenant_name
+from app.domain.tenant_tools import EditTools
 from app.domain.tenants import KeyInfo, Principal, Provider, Purpose, Route, Tenant, TenantChange, TenantInfo, TenantSpec
-from app.ports import Clock, TenantStore
+from app.ports import Clock, TenantStore, ToolRules
 from app.store.credentials import Credentials
 from app.store.engine import Database
 from app.store.secrets import Sealer
@@ -36,6 +37,7 @@ from app.store.tenant_rows import (
     with_limits,
 )
 from app.store.tenant_writes import TenantWriter, new_key
+from app.store.tool_rows import TOOLS, ToolSecrets, stored_tools
 
 _MAX_KEY_NAME = 128
 _KEY_ID = re.compile(r"key_[0-9a-z]{26}")
@@ -57,22 +59,28 @@ _KEY_EXISTS = select(literal(1)).where(api_keys.c.id == bindparam("key_id"))
 
 
 class TenantRepository:
-    """Tenants in Postgres. ``environ`` is what ``env:NAME`` refers to, looked up whenever a tenant is loaded."""
+    """Tenants in Postgres. ``environ`` is what ``env:NAME`` refers to, looked up whenever a tenant is loaded.
 
-    def __init__(self, database: Database, clock: Clock, sealer: Sealer, environ: Mapping[str, str]) -> None:
+    ``tool_rules`` judge the tools that are written; without them only names and numbers are.
+    """
+
+    def __init__(
+        self, database: Database, clock: Clock, sealer: Sealer, environ: Mapping[str, str], *, tool_rules: ToolRules | None = None
+    ) -> None:
         self._database = database
         self._credentials = Credentials(sealer, environ)
-        self._writer = TenantWriter(clock, self._credentials)
+        self._tools = ToolSecrets(self._credentials.secrets)
+        self._writer = TenantWriter(clock, self._credentials, self._tools, tool_rules)
 
     async def authenticate(self, key_hash: bytes) -> Principal | None:
-        """Who owns the key with this SHA-256; one statement."""
+        """Who owns the key with this SHA-256; one statement, two for a tenant with tools of its own."""
         rows = await self._database.fetch(BY_KEY, {"hash": key_hash})
-        return Principal(tenant=self._resolve(rows), key_id=KeyId(rows[0].key_id)) if rows else None
+        return Principal(tenant=await self._resolve(rows), key_id=KeyId(rows[0].key_id)) if rows else None
 
     async def tenant(self, tenant_id: TenantId) -> Tenant | None:
-        """A tenant, resolved; ``None`` when unknown or disabled; one statement."""
+        """A tenant, resolved; ``None`` when unknown or disabled; one statement, two for one with tools of its own."""
         rows = await self._database.fetch(BY_TENANT_ID, {"tenant_id": tenant_id})
-        return self._resolve(rows) if rows else None
+        return await self._resolve(rows) if rows else None
 
     async def apply(self, spec: TenantSpec, *, generate_key: bool, create_only: bool = False) -> tuple[TenantInfo, str | None]:
         """Create the tenant or make it match ``spec``, in one transaction; see the port."""
@@ -82,7 +90,7 @@ class TenantRepository:
             created = await self._writer.create(connection, spec.name)
             if create_only and not created:
                 raise ConflictError("tenant_exists", f"There is a tenant named {spec.name}.")
-            change = TenantChange(providers=spec.providers, chains=spec.chains, settings=spec.settings)
+            change = TenantChange(providers=spec.providers, chains=spec.chains, settings=spec.settings, tools=spec.tools)
             tenant_id = await self._writer.change(connection, spec.name, change)
             if tenant_id is None:
                 raise ConflictError("tenant_deleted", f"The tenant {spec.name} was deleted just now.")
@@ -98,6 +106,16 @@ class TenantRepository:
             return None
         async with self._database.transaction() as connection:
             if await self._writer.change(connection, name, change) is None:
+                return None
+            infos = await self._infos(connection, name)
+        return infos[0]
+
+    async def change_tools(self, name: str, edit: EditTools) -> TenantInfo | None:
+        """Replace a tenant's tools by what ``edit`` makes of them, its row locked; see the port."""
+        if not is_tenant_name(name):
+            return None
+        async with self._database.transaction() as connection:
+            if await self._writer.change(connection, name, TenantChange(), edit_tools=edit) is None:
                 return None
             infos = await self._infos(connection, name)
         return infos[0]
@@ -161,10 +179,14 @@ class TenantRepository:
         of_providers = _by_tenant((await connection.execute(PROVIDERS, ids)).all())
         of_routes = _by_tenant((await connection.execute(ROUTES, ids)).all())
         of_keys = _by_tenant((await connection.execute(KEYS, ids)).all())
-        return [self._info(row, of_providers[row.id], of_routes[row.id], of_keys[row.id]) for row in found]
+        of_tools = _by_tenant((await connection.execute(TOOLS, ids)).all())
+        return [
+            self._info(row, of_providers[row.id], of_routes[row.id], of_keys=of_keys[row.id], of_tools=of_tools[row.id]) for row in found
+        ]
 
-    def _info(self, row: Row[Any], of_providers: Rows, of_routes: Rows, of_keys: Rows) -> TenantInfo:
+    def _info(self, row: Row[Any], of_providers: Rows, of_routes: Rows, *, of_keys: Rows, of_tools: Rows) -> TenantInfo:
         stored = [stored_provider(provider) for provider in of_providers]
+        tools = stored_tools(of_tools)
         return TenantInfo(
             id=TenantId(row.id),
             name=row.name,
@@ -175,9 +197,11 @@ class TenantRepository:
             settings=settings_of(row),
             keys=tuple(key_info(key) for key in of_keys),
             credentials={provider.name: self._credentials.state(provider) for provider in stored},
+            tools=tuple(self._tools.spec(tool) for tool in tools.values()),
+            tool_secrets={name: self._tools.state(tool) for name, tool in tools.items()},
         )
 
-    def _resolve(self, rows: Rows) -> Tenant:
+    async def _resolve(self, rows: Rows) -> Tenant:
         """A tenant from its rows, one per route; a single one without a route when it has none."""
         first = rows[0]
         called: dict[str, Provider] = {}
@@ -190,7 +214,16 @@ class TenantRepository:
                 called[row.provider_id] = with_limits(self._credentials.resolve(stored, first.name), stored)
             purpose = Purpose(row.purpose)
             chains[purpose] = (*chains.get(purpose, ()), route(row, called[row.provider_id]))
-        return Tenant(id=TenantId(first.id), name=first.name, revision=first.revision, settings=settings_of(first), chains=chains)
+        # Read behind the revision: what is cached under a revision is never older than it.
+        tools = stored_tools(await self._database.fetch(TOOLS, {"tenant_ids": [first.id]})) if first.has_tools else {}
+        return Tenant(
+            id=TenantId(first.id),
+            name=first.name,
+            revision=first.revision,
+            settings=settings_of(first),
+            chains=chains,
+            webhook_tools=tuple(self._tools.resolve(tool, first.name) for tool in tools.values()),
+        )
 
 
 def _by_tenant(rows: Rows) -> defaultdict[str, list[Row[Any]]]:

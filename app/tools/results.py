@@ -23,13 +23,13 @@ _BINARY = (bytes, bytearray, memoryview)
 def outcome(value: object) -> ToolOutcome:
     """The outcome of a call that returned ``value``. Raises TypeError for what has no text, such as a generator."""
     if isinstance(value, ToolOutcome):
-        return _outcome(value.output, is_error=value.is_error)
-    return _outcome(_text(value), is_error=False)
+        return _outcome(value)
+    return _outcome(ToolOutcome(output=_text(value)))
 
 
-def _outcome(text: str, *, is_error: bool) -> ToolOutcome:
-    digest = digest_of(text) if len(text) > MAX_OUTPUT else None
-    return ToolOutcome(output=_shown(text), is_error=is_error, digest=digest)
+def _outcome(whole: ToolOutcome) -> ToolOutcome:
+    digest = digest_of(whole.output) if len(whole.output) > MAX_OUTPUT else None
+    return msgspec.structs.replace(whole, output=_shown(whole.output), digest=digest)
 
 
 def _shown(text: str) -> str:

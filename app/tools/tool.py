@@ -1,13 +1,12 @@
 """One callable tool, as it is declared and as it is ready to run, and the error of a tool that cannot be offered."""
 
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from app.domain.guardrails import NO_TRAITS, ToolTraits
 from app.domain.messages import ToolSpec, clean_text
-from app.domain.tools import CORE_TOOLSET, ToolContext
+from app.domain.tools import CORE_TOOLSET, TOOL_NAME, ToolContext
 from app.tools.schema import ParameterSchema, ToolConfigurationError
 
 Handler: TypeAlias = Callable[[dict[str, Any], ToolContext], Awaitable[object]]
@@ -15,9 +14,8 @@ Handler: TypeAlias = Callable[[dict[str, Any], ToolContext], Awaitable[object]]
 
 CORE = CORE_TOOLSET
 OPERATOR = "operator"
+WEB = "web"
 
-TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""What all providers accept as a tool's name."""
 _MAX_ECHO = 64
 
 
@@ -25,7 +23,8 @@ _MAX_ECHO = 64
 class RegisteredTool:
     """A tool as declared. ``origin`` says in errors where it comes from; ``parameters`` is a JSON schema.
 
-    ``timeout_s`` is what one call may take; ``None``: what the process allows every call.
+    ``timeout_s`` is what one call may take; ``None``: what the process allows every call. ``secret_arguments`` are names of arguments
+    that no log and no event shows.
     """
 
     name: str
@@ -36,6 +35,7 @@ class RegisteredTool:
     origin: str
     traits: ToolTraits = NO_TRAITS
     timeout_s: float | None = None
+    secret_arguments: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,7 @@ class PreparedTool:
     origin: str
     traits: ToolTraits
     timeout_s: float | None
+    secret_arguments: frozenset[str]
 
 
 def prepare(tool: RegisteredTool) -> PreparedTool:
@@ -70,6 +71,7 @@ def prepare(tool: RegisteredTool) -> PreparedTool:
         origin=tool.origin,
         traits=tool.traits,
         timeout_s=tool.timeout_s,
+        secret_arguments=tool.secret_arguments,
     )
 
 

@@ -57,6 +57,11 @@ OPERATOR = {
     ("PUT", "/admin/tenants/{name}/providers"),
     ("GET", "/admin/tenants/{name}/chains"),
     ("PUT", "/admin/tenants/{name}/chains"),
+    ("GET", "/admin/tenants/{name}/tools"),
+    ("PUT", "/admin/tenants/{name}/tools"),
+    ("GET", "/admin/tenants/{name}/tools/{tool}"),
+    ("PUT", "/admin/tenants/{name}/tools/{tool}"),
+    ("DELETE", "/admin/tenants/{name}/tools/{tool}"),
     ("GET", "/admin/providers"),
     ("GET", "/admin/usage"),
 }

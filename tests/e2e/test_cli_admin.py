@@ -97,6 +97,26 @@ def test_a_tenant_gets_providers_and_chains(run: Commands, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("with_database")
+def test_a_tenant_gets_tools(run: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ACME_HOOK_SECRET", "a-secret-that-is-never-shown")
+    assert run("tenants", "create", "acme").code == 0
+    file = tmp_path / "tools.toml"
+    tool = '[[tools]]\nname = "{}"\ndescription = "Looks up."\nurl = "https://hooks.example/{}"\nsecret = "env:ACME_HOOK_SECRET"\n'
+    file.write_text(tool.format("find", "find") + tool.format("look", "look"))
+    listed = run("tools", "set", "acme", "--file", str(file)).out
+    assert listed.splitlines()[1].split() == ["acme", "find", "POST", "https://hooks.example/find", "environment", "no"]
+    assert "https://hooks.example/look" in run("tenants", "show", "acme").out
+    assert "never-shown" not in listed + run("tools", "list", "--json").out
+    assert json.loads(run("tools", "remove", "acme", "find", "--json").out)["data"][0]["tools"][0]["name"] == "look"
+    assert run("tools", "remove", "acme", "find").err == "error: The tenant has no tool 'find'.\n"
+    assert run("tools", "remove", "nobody", "find").err == "error: There is no tenant named 'nobody'.\n"
+    file.write_text(tool.format("web_extract", "find"))
+    wrong = run("tools", "set", "acme", "--file", str(file))
+    assert (wrong.code, wrong.err) == (2, "error: The gateway has a tool named web_extract itself. (at /tools/0/name)\n")
+    assert len(run("tools", "list", "acme").out.splitlines()) == 2
+
+
+@pytest.mark.usefixtures("with_database")
 def test_keys_are_made_rotated_and_disabled(run: Commands) -> None:
     assert run("tenants", "create", "acme").code == 0
     made = json.loads(run("keys", "create", "acme", "--name", "billing", "--json").out)

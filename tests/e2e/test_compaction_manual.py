@@ -236,7 +236,7 @@ async def test_facts_are_written_to_memory_before_they_leave(stage: Stage) -> No
 async def test_a_memory_that_is_not_written_stops_nothing(stage: Stage, scripts: list[str], memory: str) -> None:
     stage.backup.play(*scripts, says(SUMMARY))
     async with compacting(stage) as client:
-        session = await client.session()
+        session = await client.session(toolsets=["core"])
         await grown(client, session, turns=6)
         frames = await compact(client, session)
     assert compactions(frames) == ["started manual", "completed manual"]

@@ -6,6 +6,7 @@ from typing_extensions import override
 
 from app.domain.ids import KeyId, ProviderId, TenantId
 from app.domain.model import ApiMode
+from app.domain.tenant_tools import EditTools
 from app.domain.tenants import KeyInfo, Principal, Provider, Purpose, Route, Tenant, TenantChange, TenantInfo, TenantSettings, TenantSpec
 from app.ports import TenantStore
 
@@ -45,6 +46,10 @@ class InMemoryTenants(TenantStore):
 
     @override
     async def change(self, name: str, change: TenantChange) -> TenantInfo | None:
+        raise NotImplementedError
+
+    @override
+    async def change_tools(self, name: str, edit: EditTools) -> TenantInfo | None:
         raise NotImplementedError
 
     @override

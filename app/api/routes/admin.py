@@ -86,7 +86,7 @@ async def put_tenant(request: Request, name: str) -> Response:
 
 @router.patch("/tenants/{name}", responses={**answer(200, TenantView), **_UNKNOWN, **_INVALID}, openapi_extra=request_body(TenantChange))
 async def patch_tenant(request: Request, name: str) -> Response:
-    """Replace the providers, the chains or the settings, each as a whole."""
+    """Replace the providers, the chains, the tools or the settings, each as a whole."""
     return _json(tenant_view(await _change(request, name, parse_json(await request.body(), TenantChange))))
 
 

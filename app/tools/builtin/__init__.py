@@ -1,1 +1,6 @@
 """Tools that come with the gateway, one module each."""
+
+from typing import Final
+
+BUILT_IN_NAMES: Final = frozenset({"clarify", "get_time", "memory", "session_search", "todo", "vision_analyze", "web_extract"})
+"""The gateway's own tools: no tenant can have a tool of such a name."""

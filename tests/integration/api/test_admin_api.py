@@ -13,10 +13,10 @@ from app.api.errors import install
 from app.api.route_health import HealthReader
 from app.api.routes.admin import router
 from app.domain.delivery import CooldownReport, CooldownScope
-from app.domain.model import FailureReason, RouteRef, Usage
+from app.domain.model import FailureReason, RouteRef, RouteUse, Usage
 from app.domain.targets import rate_limits, target_keys
 from app.domain.tenants import Purpose
-from app.domain.turns import MachineState, RouteUse
+from app.domain.turns import MachineState
 from app.ports import Clock
 from app.store.cooldowns import Cooldowns
 from app.store.engine import Database

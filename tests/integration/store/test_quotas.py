@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import text
 
 from app.domain.delivery import Booked, Limit, Refused
-from app.domain.model import RouteRef, Usage
+from app.domain.model import RouteRef, RouteUse, Usage
 from app.domain.openings import OpenTurn, TooManyOpen
 from app.domain.quotas import UsageLine
-from app.domain.turns import MachineState, RouteUse
+from app.domain.turns import MachineState
 from app.store.engine import Database
 from app.store.rate_windows import RateWindows
 from app.store.turns import TurnRepository

@@ -4,9 +4,9 @@ from app.agent.batch import result_message
 from app.agent.facts import Arrivals, Record, Show, tool_completed
 from app.domain.events import MAX_EVENT_TEXT, AttemptFailedEvent, AttemptReset, ProviderFallback, ToolCompleted
 from app.domain.messages import Message, Role, ToolCall
-from app.domain.model import AttemptFailed, FailureReason, MessageDelta, ReasoningDelta, RouteRef
+from app.domain.model import AttemptFailed, FailureReason, MessageDelta, ReasoningDelta, RouteRef, RouteUse
 from app.domain.tools import FinishedCall, ToolOutcome
-from app.domain.turns import MachineState, RouteUse
+from app.domain.turns import MachineState
 from tests.fakes.scripted_model import reply
 
 FIRST = RouteRef(provider="p1", model="m-test")

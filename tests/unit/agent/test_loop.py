@@ -15,11 +15,11 @@ from app.domain.errors import ContextOverflowError, ModelError, ModelUnavailable
 from app.domain.events import AttemptFailedEvent, IterationStarted, MessageCompleted, ToolCompleted, ToolStarted
 from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import Message, Role, StoredMessage, ToolCall, ToolSpec
-from app.domain.model import NO_OPTIONS, AttemptFailed, FailureReason, FinishReason, MessageDelta, ModelOptions, ModelReply
+from app.domain.model import NO_OPTIONS, AttemptFailed, FailureReason, FinishReason, MessageDelta, ModelOptions, ModelReply, RouteUse
 from app.domain.openings import NOTHING_KEPT, OpenTurn
 from app.domain.tenants import TenantSettings
 from app.domain.tools import INTERRUPTED_OUTPUT, ToolContext, ToolOutcome
-from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, Fence, MachineState, RouteUse, TurnRequest
+from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, Fence, MachineState, TurnRequest
 from app.ports import Toolbox
 from tests.fakes.memories import InMemoryMemories
 from tests.fakes.scripted_model import PRIMARY, USAGE, Script, ScriptedModel, reply

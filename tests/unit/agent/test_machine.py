@@ -6,8 +6,8 @@ from app.agent.budget import Budget
 from app.agent.machine import AfterReply, CallAgain, CallModel, Finish, RunTools, after_tools, count_failure, count_reply
 from app.domain.errors import ModelUnavailableError
 from app.domain.messages import Message, MessageKind, Role, ToolCall
-from app.domain.model import AttemptFailed, FailureReason, FinishReason, ModelReply, RouteRef, Usage
-from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, MachineState, PressureLevel, RouteUse
+from app.domain.model import AttemptFailed, FailureReason, FinishReason, ModelReply, RouteRef, RouteUse, Usage
+from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, MachineState, PressureLevel
 
 ROUTE = RouteRef(provider="p1", model="m-test")
 BUDGET = Budget(iterations=90)

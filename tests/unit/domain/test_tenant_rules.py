@@ -1,6 +1,7 @@
 import pytest
 
-from app.domain.tenant_rules import env_name, is_credential, is_strong_key, is_tenant_name, origin
+from app.domain.spec_rules import env_name, is_credential
+from app.domain.tenant_rules import is_strong_key, is_tenant_name, origin
 
 
 @pytest.mark.parametrize("name", ["a", "acme", "0-day", "a_b-c", "a" * 63])
