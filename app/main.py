@@ -183,6 +183,7 @@ def _assemble(
             lease_beat_s=settings.lease_beat_s,
             poll_s=settings.poll_s,
             delta_retention_s=settings.delta_retention_s,
+            stateless_retention_s=settings.stateless_retention_s,
             max_running_turns=settings.max_running_turns,
         ),
     )

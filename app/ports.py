@@ -21,7 +21,7 @@ from app.domain.sessions import NewSession, Page, Session, SessionChange
 from app.domain.summaries import Summary
 from app.domain.tenants import KeyInfo, Principal, Purpose, Tenant, TenantChange, TenantInfo, TenantSpec
 from app.domain.tools import ToolContext, ToolOutcome
-from app.domain.turns import Commit, DeltaBatch, EventRow, InterruptReason, TurnView
+from app.domain.turns import Commit, DeltaBatch, EventRow, InterruptReason, PruneAges, TurnView
 
 
 class Clock(Protocol):
@@ -159,8 +159,11 @@ class TurnStore(Protocol):
     async def read_events(self, cursors: Sequence[tuple[TurnId, int]]) -> dict[tuple[TurnId, int], tuple[list[EventRow], bool]]:
         """For each (turn, after): the next stored rows behind ``after`` (bounded), and whether the turn is over at ``after``."""
 
-    async def prune(self, delta_age_s: float, idempotency_age_s: float) -> int:
-        """Delete deltas of long ended turns and forget old idempotency keys; returns the rows removed."""
+    async def prune(self, ages: PruneAges) -> int:
+        """Delete deltas of long ended turns and old stateless turns, forget old idempotency keys; returns the deltas and turns removed.
+
+        A stateless turn stays as long as its idempotency key can still name it.
+        """
 
 
 class ReplicaStore(Protocol):

@@ -279,6 +279,17 @@ class DeltaBatch(msgspec.Struct, frozen=True, kw_only=True):
     row: EventRow
 
 
+class PruneAges(msgspec.Struct, frozen=True, kw_only=True):
+    """How long after a turn's end what belongs to it is kept, in seconds; idempotency keys count from when they were used first.
+
+    ``stateless_s`` is for whole turns of calls without a session; a session's turns stay as long as it does.
+    """
+
+    deltas_s: float
+    idempotency_s: float
+    stateless_s: float
+
+
 class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     """A turn as read from the store. ``outcome`` is the terminal event's JSON; times in unix milliseconds."""
 

@@ -216,15 +216,28 @@ ORDER BY c.id, c.after, e.first_seq
 PRUNE_DELTAS = _sql("""
 WITH c AS MATERIALIZED (
     SELECT id FROM turns WHERE ended_at < clock_timestamp() - make_interval(secs => :age_s) AND NOT deltas_pruned
-    ORDER BY ended_at LIMIT 1000 FOR NO KEY UPDATE SKIP LOCKED
+    ORDER BY ended_at LIMIT :batch FOR NO KEY UPDATE SKIP LOCKED
 ), d AS (
     DELETE FROM turn_events USING c WHERE turn_events.turn_id = c.id AND turn_events.kind = 0 RETURNING 1
 ), u AS (
     UPDATE turns SET deltas_pruned = true, history = NULL FROM c WHERE turns.id = c.id
 )
-SELECT (SELECT count(*) FROM d) AS removed
+SELECT (SELECT count(*) FROM c) AS found, (SELECT count(*) FROM d) AS removed
 """)
 """The history of a stateless call goes with its deltas: nobody goes on from it, and its client sends it again with every call."""
+
+DELETE_STATELESS = _sql("""
+WITH c AS MATERIALIZED (
+    SELECT t.id FROM turns t
+    WHERE t.session_id IS NULL AND t.ended_at < clock_timestamp() - make_interval(secs => :age_s)
+      AND NOT EXISTS (SELECT 1 FROM stateless_keys k WHERE k.turn_id = t.id)
+    ORDER BY t.ended_at LIMIT :batch FOR UPDATE OF t SKIP LOCKED
+), d AS (
+    DELETE FROM turns USING c WHERE turns.id = c.id RETURNING 1
+)
+SELECT count(*) AS found, count(*) AS removed FROM d
+""")
+"""Their events go with them. One that a repeated idempotency key must still find stays until the key is forgotten."""
 
 FORGET_TURN_KEYS = _sql("""
 UPDATE turns SET idempotency_key = NULL

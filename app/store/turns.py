@@ -15,16 +15,30 @@ from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import encode_message
 from app.domain.openings import Busy, NewTurn, NoSession, Opening, OpenTurn, Queued, QueueFull, Replayed, TooManyOpen
 from app.domain.sessions import Page
-from app.domain.turns import Commit, DeltaBatch, EventRow, Fence, InterruptReason, MachineState, RowKind, TurnRequest, TurnState, TurnView
+from app.domain.turns import (
+    Commit,
+    DeltaBatch,
+    EventRow,
+    Fence,
+    InterruptReason,
+    MachineState,
+    PruneAges,
+    RowKind,
+    TurnRequest,
+    TurnState,
+    TurnView,
+)
 from app.store import compaction_sql, opening_sql
 from app.store import turn_sql as sql
-from app.store.engine import Database
+from app.store.engine import Database, Statement
 from app.store.turn_openings import kept_of, opened, params_of, statement_of
 
 _encode = msgspec.json.Encoder().encode
 _request = msgspec.json.Decoder(TurnRequest)
 _machine = msgspec.json.Decoder(MachineState)
 _OPEN_TRIES = 3
+PRUNE_BATCH = 1_000
+"""Turns that one statement of pruning takes: each holds its locks for a short time only."""
 READ_ROWS = 64
 """Event rows that one cursor gets in one read."""
 
@@ -207,14 +221,20 @@ class TurnRepository:
             found.setdefault(cursor, ([], True))  # the turn was deleted
         return found
 
-    async def prune(self, delta_age_s: float, idempotency_age_s: float) -> int:
-        """Delete deltas of long ended turns and forget old idempotency keys; returns the rows removed."""
-        removed = await self._database.fetch(sql.PRUNE_DELTAS, {"age_s": delta_age_s})
-        await self._database.fetch(sql.FORGET_TURN_KEYS, {"age_s": idempotency_age_s})
-        await self._database.fetch(sql.FORGET_STATELESS_KEYS, {"age_s": idempotency_age_s})
-        await self._database.fetch(sql.FORGET_SESSION_KEYS, {"age_s": idempotency_age_s})
+    async def prune(self, ages: PruneAges) -> int:
+        """Delete what is old, in batches; see the port. Keys go first: what they held back can then be deleted."""
+        for forget in (sql.FORGET_TURN_KEYS, sql.FORGET_STATELESS_KEYS, sql.FORGET_SESSION_KEYS):
+            await self._database.fetch(forget, {"age_s": ages.idempotency_s})
         await self._database.fetch(sql.FORGET_REPLICAS, {"age_s": 10 * self._ttl_s})
-        return int(removed[0].removed)
+        return await self._prune(sql.PRUNE_DELTAS, ages.deltas_s) + await self._prune(sql.DELETE_STATELESS, ages.stateless_s)
+
+    async def _prune(self, statement: Statement, age_s: float) -> int:
+        removed = 0
+        while True:
+            row = (await self._database.fetch(statement, {"age_s": age_s, "batch": PRUNE_BATCH}))[0]
+            removed += row.removed
+            if row.found < PRUNE_BATCH:
+                return removed
 
 
 def _open_turn(row: Any) -> OpenTurn:

@@ -14,7 +14,7 @@ from app.domain.errors import UnavailableError
 from app.domain.ids import ReplicaId, TenantId, TurnId
 from app.domain.openings import NewTurn, Opening, OpenTurn
 from app.domain.tenants import Tenant
-from app.domain.turns import InterruptReason, TurnState, TurnView
+from app.domain.turns import InterruptReason, PruneAges, TurnState, TurnView
 from app.ports import (
     Clock,
     MemoryStore,
@@ -67,6 +67,7 @@ class Timing:
     lease_beat_s: float = 5.0
     poll_s: float = 0.4
     delta_retention_s: float = 6 * 3600.0
+    stateless_retention_s: float = 30 * 86_400.0
     max_running_turns: int = 2_000
 
 
@@ -267,9 +268,11 @@ class TurnServer:
             self._queue_hint.set()
 
     async def _run_pruning(self) -> None:
+        timing = self._timing
+        ages = PruneAges(deltas_s=timing.delta_retention_s, idempotency_s=IDEMPOTENCY_AGE_S, stateless_s=timing.stateless_retention_s)
         while True:
             await self._clock.sleep(PRUNE_EVERY_S)
-            await self._stores.turns.prune(self._timing.delta_retention_s, IDEMPOTENCY_AGE_S)
+            await self._stores.turns.prune(ages)
 
     def _spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(self._keep_going(name, work), name=name))

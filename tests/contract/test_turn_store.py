@@ -11,7 +11,7 @@ from app.domain.messages import Message, MessageKind, Role, ToolCall
 from app.domain.openings import Busy, NoSession, OpenTurn, Queued, QueueFull, Replayed
 from app.domain.turns import Commit, EventRow, InterruptReason, MachineState, NewMessage, OnBusy, RowKind, TurnState
 from app.ports import TurnStore
-from tests.contract.steps import DONE, STOPPED, deltas, opened, step
+from tests.contract.steps import DONE, PRUNE_AGES, STOPPED, deltas, opened, step
 from tests.contract.worlds import TTL_S, World, new_session, taken_over
 from tests.integration.store.builders import A, B, a_turn, an_id
 
@@ -317,7 +317,7 @@ async def test_old_idempotency_keys_are_forgotten(turns: TurnStore, world: World
     assert isinstance(turn, OpenTurn)
     await turns.commit(step(turn, closing=DONE))
     await world.pass_time(25 * 3600.0)
-    await turns.prune(3600.0, 86_400.0)
+    await turns.prune(PRUNE_AGES)
     assert isinstance(await turns.open(a_turn(tenant_id, session_id, key="k")), OpenTurn)
 
 

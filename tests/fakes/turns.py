@@ -39,6 +39,7 @@ from app.domain.turns import (
     MachineState,
     NewMessage,
     OnBusy,
+    PruneAges,
     RowKind,
     TurnState,
     TurnView,
@@ -421,16 +422,22 @@ class InMemoryTurns(TurnStore):
         return row.rows(after)[:READ_ROWS], row.state.terminal and after >= row.last_seq
 
     @override
-    async def prune(self, delta_age_s: float, idempotency_age_s: float) -> int:
+    async def prune(self, ages: PruneAges) -> int:
         await self._enter("prune")
         removed = 0
-        for row in self.rows.values():
-            if row.ended_at is not None and row.ended_at < self._clock.monotonic() - delta_age_s:
+        now = self._clock.monotonic()
+        for turn_id, row in list(self.rows.items()):
+            if row.created_at_ms < self._clock.unix_ms() - ages.idempotency_s * 1000:
+                row.key = None
+            if row.ended_at is None:
+                continue
+            if row.ended_at < now - ages.deltas_s:
                 kept = {first: entry for first, entry in row.events.items() if entry.kind is not RowKind.DELTAS}
                 removed += len(row.events) - len(kept)
                 row.events = kept
-            if row.created_at_ms < self._clock.unix_ms() - idempotency_age_s * 1000:
-                row.key = None
+            if row.new.session_id is None and row.key is None and row.ended_at < now - ages.stateless_s:
+                del self.rows[turn_id]
+                removed += 1
         return removed
 
     async def _enter(self, name: str) -> None:

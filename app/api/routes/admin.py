@@ -186,7 +186,10 @@ async def list_providers(request: Request, tenant: TenantName = None) -> Respons
 
 @router.get("/usage", responses={**answer(200, UsageList), **_UNKNOWN, **_INVALID})
 async def read_usage(request: Request, tenant: TenantName = None, first: FirstDay = None, last: LastDay = None) -> Response:
-    """Turns, tokens and money per tenant, day and route, from the turns that are stored: those of deleted sessions are gone."""
+    """Turns, tokens and money per tenant, day and route, from the turns that are stored.
+
+    Those of deleted sessions are gone, and so are those of calls without a session after `GATEWAY_STATELESS_RETENTION_S`.
+    """
     services = services_of(request)
     if tenant is not None:
         await _info(request, tenant)
