@@ -204,7 +204,7 @@ def _assemble(
         memory=MemoryRepository(database),
         toolboxes=toolbox,
         model_clients=models,
-        turns=Turns(server, turns, models, clock, quotas=Quotas(windows, usage)),
+        turns=Turns(server, turns, models, clock, quotas=Quotas(windows, usage, clock)),
         usage=usage,
         route_health=HealthReader(tenants, cooldowns, windows, clock),
         cooling=lambda: board.cooling,

@@ -8,6 +8,7 @@ lowered to that), so one turn alone keeps the quota; turns that run at the same 
 overshoot by their number (``max_concurrent_turns``).
 """
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,12 +20,15 @@ from app.domain.errors import QuotaExceededError, UnavailableError
 from app.domain.quotas import DAY_S, MINUTE_S, QuotaPolicy, QuotaState
 from app.domain.tenants import Tenant, TenantSettings
 from app.domain.turns import TurnRequest
-from app.ports import RateWindowStore, UsageStore
+from app.ports import Clock, RateWindowStore, UsageStore
 
 logger = logging.getLogger(__name__)
 
 Number = TypeVar("Number", int, float)
 
+SOON_S = 2.0
+"""A place in the minute that is so near is waited for: windows count in whole seconds and keep a margin, so a place that is a minute old
+to its caller may need as long to be free. Whoever comes back after a minute is never refused for that."""
 CONCURRENT_RETRY_S = 1.0
 """When to ask again while too many turns are open: nobody knows when one ends."""
 _MICRO = 1_000_000
@@ -67,12 +71,16 @@ class Admission:
 class Quotas:
     """The quotas of all tenants."""
 
-    def __init__(self, windows: RateWindowStore, usage: UsageStore) -> None:
+    def __init__(self, windows: RateWindowStore, usage: UsageStore, clock: Clock) -> None:
         self._windows = windows
         self._usage = usage
+        self._clock = clock
 
     async def admit(self, tenant: Tenant) -> Admission:
-        """Take a place for one more turn. Raises QuotaExceededError, having taken none; UnavailableError when the database is away."""
+        """Take a place for one more turn; returns when it is there, at most ``SOON_S`` later.
+
+        Raises QuotaExceededError, having taken none; UnavailableError when the database is away.
+        """
         settings = tenant.settings
         states = await self._day(tenant)
         used_up = tuple(state for state in states if state.remaining == 0)
@@ -88,10 +96,12 @@ class Quotas:
 
     async def give_back(self, admission: Admission) -> None:
         """No turn came of it. Never raises: a place that cannot be given back is free again after a minute."""
-        if admission.booking is None:
-            return
+        if admission.booking is not None:
+            await self._give_back(admission.booking)
+
+    async def _give_back(self, booking: Booked) -> None:
         try:
-            await self._windows.give_back(admission.booking)
+            await self._windows.give_back(booking)
         except UnavailableError:
             logger.warning("a turn's place in its tenant's minute could not be given back")
 
@@ -110,12 +120,21 @@ class Quotas:
 
     async def _book(self, tenant: Tenant, per_minute: int) -> tuple[Booked, QuotaState]:
         limit = Limit(key=f"tenant:{tenant.id}", rpm=per_minute, tpm=None)
-        booking = await self._windows.book((limit,), 0, 0.0)
+        booking = await self._windows.book((limit,), 0, SOON_S)
         if isinstance(booking, Refused):
-            raise _refused((_requests(per_minute, 0, booking.delay_s),))
+            raise _refused((_requests(per_minute, 0, min(booking.delay_s, float(MINUTE_S))),))
+        if booking.delay_s > 0.0:
+            await self._wait(booking)
         use = (await self._windows.use((limit.key,))).get(limit.key)
         remaining = per_minute - (use.calls if use else 1)
         return booking, _requests(per_minute, max(0, remaining), float(MINUTE_S))
+
+    async def _wait(self, booking: Booked) -> None:
+        try:
+            await self._clock.sleep(booking.delay_s)
+        except asyncio.CancelledError:
+            await self._give_back(booking)
+            raise
 
 
 def too_many_open(settings: TenantSettings) -> QuotaExceededError:

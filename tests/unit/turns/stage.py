@@ -201,7 +201,7 @@ class Stage:
 
     def service(self, server: TurnServer, model: ModelClient) -> Turns:
         """What callers see of a server."""
-        return Turns(server, self.turns, OneModel(model), self.clock, quotas=Quotas(self.windows, self.usage))
+        return Turns(server, self.turns, OneModel(model), self.clock, quotas=Quotas(self.windows, self.usage, self.clock))
 
     def state(self, turn_id: TurnId) -> TurnState:
         """Where a turn stands."""
