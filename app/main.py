@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from app.api.app import create_api
 from app.api.authentication import Authenticator
-from app.api.route_health import HealthReader
+from app.api.route_health import HealthDesk
 from app.api.services import Services
 from app.api.tenant_specs import parse_bootstrap
 from app.clock import SystemClock
@@ -153,13 +153,14 @@ def _assemble(
     windows, usage = RateWindows(database), UsageRepository(database)
     cooldowns = Cooldowns(database)
     board = HealthBoard(cooldowns, clock)
+    limiter = Limiter(windows, board, clock)
     layer = ProviderLayer(
         transport=transport,
         clock=clock,
         random=random.random,
         counters=ProviderCounters(),
         board=board,
-        limiter=Limiter(windows, board, clock),
+        limiter=limiter,
         longest_wait_s=settings.longest_wait_s,
         rest_s=lambda: server.pacing.wait_s,
     )
@@ -206,7 +207,7 @@ def _assemble(
         model_clients=models,
         turns=Turns(server, turns, models, clock, quotas=Quotas(windows, usage, clock)),
         usage=usage,
-        route_health=HealthReader(tenants, cooldowns, windows, clock),
+        route_health=HealthDesk(tenants, cooldowns, windows, clock, learnt=limiter),
         cooling=lambda: board.cooling,
         readiness=ready,
         admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None,

@@ -19,7 +19,7 @@ from app.domain.quotas import DayUse, UsageLine
 from app.domain.recall import Reader, SearchHit, SessionExcerpt
 from app.domain.sessions import NewSession, Page, Session, SessionChange
 from app.domain.summaries import Summary
-from app.domain.tenants import KeyInfo, Principal, Purpose, Tenant, TenantChange, TenantInfo, TenantSpec
+from app.domain.tenants import KeyInfo, Principal, Purpose, Route, Tenant, TenantChange, TenantInfo, TenantSpec
 from app.domain.tools import ToolContext, ToolOutcome
 from app.domain.turns import Commit, DeltaBatch, EventRow, InterruptReason, PruneAges, TurnView
 
@@ -236,6 +236,9 @@ class HealthStore(Protocol):
     async def clear(self, keys: Sequence[str]) -> None:
         """These answered: forget their failures. A running cool-down that a provider asked for stays."""
 
+    async def reset(self, keys: Sequence[str]) -> None:
+        """Somebody says that these are well again: forget them, running cool-downs included."""
+
     async def claim_probe(self, key: str, for_s: float) -> bool:
         """Whether the caller may try what is on probation; for ``for_s`` seconds nobody else may. True when nothing is known of it."""
 
@@ -266,6 +269,13 @@ class RateWindowStore(Protocol):
 
     async def prune(self) -> int:
         """Delete windows that hold nothing; returns the rows removed."""
+
+
+class LearntLimits(Protocol):
+    """What providers have told of their limits."""
+
+    def learnt(self, tenant_id: TenantId, route: Route) -> Limit | None:
+        """The limits of a route's model that its provider told of lately; ``None`` when it told of none. No I/O."""
 
 
 class UsageStore(Protocol):
@@ -307,6 +317,9 @@ class TenantStore(Protocol):
 
     async def infos(self) -> list[TenantInfo]:
         """All tenants, by name."""
+
+    async def page(self, limit: int, after: str | None) -> Page[TenantInfo]:
+        """Tenants by name, behind the name ``after``."""
 
     async def info(self, name: str) -> TenantInfo | None:
         """One tenant."""

@@ -6,16 +6,16 @@ no process exceeds a limit, but several together may until the store is back, an
 
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from app.domain.delivery import Booked, Booking, Limit
 from app.domain.errors import UnavailableError
 from app.domain.ids import TenantId
-from app.domain.targets import TargetKeys, model_window, rate_limits
+from app.domain.targets import TargetKeys, model_window, rate_limits, target_keys
 from app.domain.tenants import Route
-from app.ports import Clock, RateWindowStore
+from app.ports import Clock, LearntLimits, RateWindowStore
 from app.providers.health import HealthBoard
 from app.providers.local_windows import LocalWindows
 from app.providers.rate_headers import RateHeaders
@@ -52,11 +52,16 @@ class Limiter:
     def limits_for(self, tenant_id: TenantId, route: Route, keys: TargetKeys) -> tuple[Limit, ...]:
         """What a call of ``route`` must keep: configured limits, and lower ones that the provider told of. Empty: nothing to book."""
         configured = rate_limits(tenant_id, route)
-        learnt = self._learnt.get(keys.key_model)
-        if learnt is None or learnt.until <= self._clock.monotonic():
+        learnt = self._told(keys)
+        if learnt is None:
             return configured
         model = Limit(key=model_window(tenant_id, route), rpm=_lower(route.rpm, learnt.rpm), tpm=_lower(route.tpm, learnt.tpm))
         return (*(limit for limit in configured if limit.key != model.key), model)
+
+    def learnt(self, tenant_id: TenantId, route: Route) -> Limit | None:
+        """What the provider told of the limits of the route's model; see :class:`app.ports.LearntLimits`."""
+        told = self._told(target_keys(tenant_id, route))
+        return None if told is None else Limit(key=model_window(tenant_id, route), rpm=told.rpm, tpm=told.tpm)
 
     async def book(self, limits: Sequence[Limit], tokens: int, patience_s: float) -> Booking:
         """Take a place for one call of about ``tokens``, or be refused; see :class:`app.ports.RateWindowStore`.
@@ -103,6 +108,10 @@ class Limiter:
         if headers.away_s is not None:
             await self._board.used_up(keys, headers.away_s)
 
+    def _told(self, keys: TargetKeys) -> _Learnt | None:
+        told = self._learnt.get(keys.key_model)
+        return None if told is None or told.until <= self._clock.monotonic() else told
+
     def _home(self, booking: Booked) -> RateWindowStore:
         return self._local if booking.keys[0].startswith(_LOCAL) else self._store
 
@@ -120,3 +129,9 @@ class Limiter:
 def _lower(configured: int | None, learnt: int | None) -> int | None:
     known = [limit for limit in (configured, learnt) if limit]
     return min(known, default=None)
+
+
+if TYPE_CHECKING:
+
+    def _conforms(limiter: Limiter) -> LearntLimits:
+        return limiter

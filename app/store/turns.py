@@ -232,7 +232,7 @@ class TurnRepository:
         removed = 0
         while True:
             row = (await self._database.fetch(statement, {"age_s": age_s, "batch": PRUNE_BATCH}))[0]
-            removed += row.removed
+            removed += int(row.removed)
             if row.found < PRUNE_BATCH:
                 return removed
 

@@ -57,6 +57,7 @@ OPERATOR = {
     ("GET", "/admin/tenants/{name}/chains"),
     ("PUT", "/admin/tenants/{name}/chains"),
     ("GET", "/admin/providers"),
+    ("POST", "/admin/providers/{tenant}/{provider}/reset"),
     ("GET", "/admin/usage"),
 }
 """For the admin key alone."""

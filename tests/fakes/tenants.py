@@ -6,6 +6,7 @@ from typing_extensions import override
 
 from app.domain.ids import KeyId, ProviderId, TenantId
 from app.domain.model import ApiMode
+from app.domain.sessions import Page
 from app.domain.tenants import KeyInfo, Principal, Provider, Purpose, Route, Tenant, TenantChange, TenantInfo, TenantSettings, TenantSpec
 from app.ports import TenantStore
 
@@ -50,6 +51,10 @@ class InMemoryTenants(TenantStore):
     @override
     async def infos(self) -> list[TenantInfo]:
         return []
+
+    @override
+    async def page(self, limit: int, after: str | None) -> Page[TenantInfo]:
+        return Page(data=(), next_cursor=None)
 
     @override
     async def info(self, name: str) -> TenantInfo | None:
