@@ -15,13 +15,13 @@ from app.domain.memory import Memory
 from app.domain.messages import StoredMessage, ToolCall, ToolSpec
 from app.domain.model import ModelChunk, ModelRequest, RouteRef, Usage
 from app.domain.openings import NewTurn, Opening, OpenTurn, Replayed
-from app.domain.quotas import DayUse, UsageLine
+from app.domain.quotas import DayShare, DayUse, UsageLine
 from app.domain.recall import Reader, SearchHit, SessionExcerpt
 from app.domain.sessions import NewSession, Page, Session, SessionChange
 from app.domain.summaries import Summary
 from app.domain.tenants import KeyInfo, Principal, Purpose, Route, Tenant, TenantChange, TenantInfo, TenantSpec
 from app.domain.tools import ToolContext, ToolOutcome
-from app.domain.turns import Commit, DeltaBatch, EventRow, InterruptReason, PruneAges, TurnView
+from app.domain.turns import Commit, Committed, DeltaBatch, EventRow, InterruptReason, PruneAges, TurnView
 
 
 class Clock(Protocol):
@@ -118,8 +118,8 @@ class TurnStore(Protocol):
     async def claim(self, owner: ReplicaId, limit: int) -> list[OpenTurn]:
         """Take up to ``limit`` queued turns whose session is free, oldest first, and write their user messages."""
 
-    async def commit(self, commit: Commit) -> bool:
-        """Apply one step; true when other turns wait for the session. Idempotent. Raises LeaseLostError when the fence no longer holds."""
+    async def commit(self, commit: Commit) -> Committed:
+        """Apply one step. Idempotent. Raises LeaseLostError when the fence no longer holds."""
 
     async def append_deltas(self, batches: Sequence[DeltaBatch]) -> set[TurnId]:
         """Store deltas of several turns in one statement; returns the turns whose fence held."""
@@ -278,14 +278,24 @@ class LearntLimits(Protocol):
         """The limits of a route's model that its provider told of lately; ``None`` when it told of none. No I/O."""
 
 
+class Allowance(Protocol):
+    """What a turn may use yet of its tenant's day. No I/O, and next to free: it is asked at every step."""
+
+    def share(self) -> DayShare:
+        """The most that the turn may use in all, as far as is known now. It changes with what the tenant's other turns use."""
+
+    def hold(self, tokens: int) -> None:
+        """A call begins that may use so many tokens: other turns leave them to it until the turn's use is counted."""
+
+
 class UsageStore(Protocol):
     """What tenants have used, by the database's clock; days are UTC."""
 
     async def today(self, tenant_id: TenantId) -> DayUse:
-        """What the tenant's turns that ended today used.
+        """What the tenant's turns used today.
 
-        From its first call on for a tenant, every end of a turn adds to the day's sums; that call takes the day so far from the stored
-        turns.
+        From its first call on for a tenant, the end of a turn adds to the day's sums, and each of its commits that is asked to
+        (:attr:`app.domain.turns.Commit.counts`); that call takes the day so far from the stored turns that have ended.
         """
 
     async def report(self, tenant: str | None, first: date, last: date) -> list[UsageLine]:

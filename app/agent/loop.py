@@ -25,7 +25,7 @@ from app.domain.openings import OpenTurn
 from app.domain.tenants import TenantSettings, thresholds_of
 from app.domain.tools import FinishedCall
 from app.domain.turns import MachineState, PressureLevel, TurnKind
-from app.ports import Clock, MemoryStore, ModelClient, TodoStore, Toolbox
+from app.ports import Allowance, Clock, MemoryStore, ModelClient, TodoStore, Toolbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,8 @@ class LoopParts:
     settings: TenantSettings
     todos: TodoStore
     memory: MemoryStore
+    allowance: Allowance | None = None
+    """What is left of the tenant's day, where that is limited."""
 
 
 class AgentLoop:
@@ -50,6 +52,7 @@ class AgentLoop:
         self._model = parts.model
         self._toolbox = parts.toolbox
         self._clock = parts.clock
+        self._allowance = parts.allowance
         self._guardrails = parts.settings.guardrails
         self._thresholds = thresholds_of(parts.settings)
         self._compactor = Compactor(
@@ -76,7 +79,15 @@ class AgentLoop:
     def run(self, turn: OpenTurn, working_set: Sequence[StoredMessage]) -> AsyncGenerator[LoopFact, None]:
         """Yield the turn's facts; the last is its End. ``working_set`` holds the session's messages, the turn's input included."""
         room = self._model.room
-        run = self._run = Run(turn, working_set, room=room, toolbox=self._toolbox, clock=self._clock, thresholds=self._guardrails)
+        run = self._run = Run(
+            turn,
+            working_set,
+            room=room,
+            toolbox=self._toolbox,
+            clock=self._clock,
+            thresholds=self._guardrails,
+            allowance=self._allowance,
+        )
         return self._chat(run) if turn.request.kind is TurnKind.CHAT else self._compaction(run)
 
     async def _compaction(self, run: Run) -> AsyncGenerator[LoopFact, None]:

@@ -138,19 +138,22 @@ WITH s AS MATERIALIZED (
     INSERT INTO tenant_usage (tenant_id, day, tokens, cost_usd)
     SELECT t.tenant_id, (clock_timestamp() AT TIME ZONE 'UTC')::date, CAST(:tokens AS bigint), CAST(:cost_usd AS double precision)
     FROM t
-    WHERE CAST(:ended AS boolean) AND (CAST(:tokens AS bigint) > 0 OR CAST(:cost_usd AS double precision) > 0)
+    WHERE (CAST(:tokens AS bigint) > 0 OR CAST(:cost_usd AS double precision) > 0)
       AND EXISTS (SELECT 1 FROM tenant_usage k WHERE k.tenant_id = t.tenant_id)
     ON CONFLICT (tenant_id, day) DO UPDATE
         SET tokens = tenant_usage.tokens + excluded.tokens, cost_usd = tenant_usage.cost_usd + excluded.cost_usd
+    RETURNING day, tokens, cost_usd
 )
 SELECT (SELECT id FROM t) AS applied,
-       EXISTS (SELECT 1 FROM turns q WHERE q.session_id = :session_id AND q.state = 'queued') AS waiting
+       EXISTS (SELECT 1 FROM turns q WHERE q.session_id = :session_id AND q.state = 'queued') AS waiting,
+       q.day, q.tokens AS day_tokens, q.cost_usd AS day_cost_usd
+FROM (SELECT 1) AS one LEFT JOIN q ON true
 """)
 COMMIT = Statement(_COMMIT)
 COMMIT_WITHIN = _COMMIT
 """The same for a transaction with more to do."""
 
-"""An end adds what its turn used to the tenant's day, but only for tenants that were ever under a quota of a day: those have a row."""
+"""What its turn used is added to the tenant's day, but only for tenants that were ever under a quota of a day: those have a row."""
 
 FENCE = _sql("SELECT generation, last_seq FROM turns WHERE id = :id")
 

@@ -14,9 +14,11 @@ from app.domain.errors import LeaseLostError
 from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import encode_message
 from app.domain.openings import Busy, NewTurn, NoSession, Opening, OpenTurn, Queued, QueueFull, Replayed, TooManyOpen
+from app.domain.quotas import DaySums, Spent
 from app.domain.sessions import Page
 from app.domain.turns import (
     Commit,
+    Committed,
     DeltaBatch,
     EventRow,
     Fence,
@@ -133,12 +135,13 @@ class TurnRepository:
         params = {"owner": owner, "known": list(known), "limit": limit, "beat": beat, "ttl_s": self._ttl_s}
         return [_open_turn(row) for row in await self._database.fetch(sql.TAKE_OVER, params)]
 
-    async def commit(self, commit: Commit) -> bool:
-        """Apply one step; true when other turns wait for the session. Idempotent. Raises LeaseLostError when the fence no longer holds."""
+    async def commit(self, commit: Commit) -> Committed:
+        """Apply one step. Idempotent. Raises LeaseLostError when the fence no longer holds."""
         row = await self._write(commit)
         if row.applied is None and not await self._applied_before(commit):
             raise LeaseLostError
-        return bool(row.waiting)
+        day = None if row.day is None else DaySums(day=row.day, tokens=row.day_tokens, cost_usd=row.day_cost_usd)
+        return Committed(row.waiting, day)
 
     async def _write(self, commit: Commit) -> Any:
         """Apply a commit. One with a compaction is rare, and takes several statements in one transaction."""
@@ -283,7 +286,8 @@ def _view(row: Any) -> TurnView:
 
 def _commit_params(commit: Commit) -> dict[str, Any]:
     closing = commit.closing
-    used = commit.state.usage
+    machine = commit.state
+    added = machine.spent.since(machine.counted) if closing or commit.counts else Spent()
     state = closing.state if closing else TurnState.QUEUED if commit.hand_over else TurnState.RUNNING
     return {
         "id": commit.fence.turn_id,
@@ -294,10 +298,10 @@ def _commit_params(commit: Commit) -> dict[str, Any]:
         "last_seq": commit.last_seq,
         "state": state.value,
         "new_owner": commit.fence.owner if state is TurnState.RUNNING else None,
-        "machine": _encode(commit.state),
+        "machine": _encode(msgspec.structs.replace(machine, counted=machine.spent) if commit.counts else machine),
         "ended": closing is not None,
-        "tokens": used.input_tokens + used.output_tokens,
-        "cost_usd": commit.state.cost_usd or 0.0,
+        "tokens": added.tokens,
+        "cost_usd": added.cost_usd,
         "reason": closing.reason if closing else None,
         "outcome": closing.outcome if closing else None,
         "firsts": [row.first for row in commit.rows],

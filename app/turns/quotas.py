@@ -3,9 +3,8 @@
 What is exact, over all replicas and under concurrency: turns started per minute (booked in a rate window, given back when no turn comes
 of it) and turns open at the same time (counted by the opening itself, under the tenant's lock).
 
-Tokens and money of a day are those of turns that have ended. A turn gets no more than what is left when it starts (its own budget is
-lowered to that), so one turn alone keeps the quota; turns that run at the same time each get what was left then, which bounds the
-overshoot by their number (``max_concurrent_turns``).
+Tokens and money of a day count as turns use them. A turn gets no more than what is left when it starts (its own budget is lowered to
+that), and what is left then goes on to bound it: see :mod:`app.turns.day_shares`.
 """
 
 import asyncio
@@ -21,6 +20,7 @@ from app.domain.quotas import DAY_S, MINUTE_S, QuotaPolicy, QuotaState
 from app.domain.tenants import Tenant, TenantSettings
 from app.domain.turns import TurnRequest
 from app.ports import Clock, RateWindowStore, UsageStore
+from app.turns.day_shares import DayShares
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +71,10 @@ class Admission:
 class Quotas:
     """The quotas of all tenants."""
 
-    def __init__(self, windows: RateWindowStore, usage: UsageStore, clock: Clock) -> None:
+    def __init__(self, windows: RateWindowStore, usage: UsageStore, clock: Clock, shares: DayShares) -> None:
         self._windows = windows
         self._usage = usage
+        self._shares = shares
         self._clock = clock
 
     async def admit(self, tenant: Tenant) -> Admission:
@@ -107,9 +108,10 @@ class Quotas:
 
     async def _day(self, tenant: Tenant) -> list[QuotaState]:
         tokens, cost_usd = tenant.settings.tokens_per_day, tenant.settings.cost_usd_per_day
-        if tokens is None and cost_usd is None:
+        if not tenant.settings.limits_day:
             return []
         use = await self._usage.today(tenant.id)
+        self._shares.learn(tenant.id, use)
         states = []
         if tokens is not None:
             states.append(_of_day(QuotaPolicy.TOKENS, tokens, use.tokens, use.ends_in_s))

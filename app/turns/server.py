@@ -25,10 +25,12 @@ from app.ports import (
     TodoStore,
     Toolboxes,
     TurnStore,
+    UsageStore,
     Wakeups,
 )
 from app.turns.active import ActiveTurns, Departure
 from app.turns.counters import Counters
+from app.turns.day_shares import DayShares
 from app.turns.event_log import EventLog
 from app.turns.lease import Lease
 from app.turns.pacing import Pacing
@@ -57,6 +59,7 @@ class Stores:
     tenants: TenantStore
     todos: TodoStore
     memory: MemoryStore
+    usage: UsageStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +97,7 @@ class TurnServer:
         self.departure = Departure(replica, stores.replicas)
         self.log = EventLog(stores.turns, lease=self.lease, clock=clock, wakeups=wakeups, counters=self.counters)
         self.pacing = Pacing(clock, self.counters)
+        self.shares = DayShares()
         self._parts = RunnerParts(
             turns=stores.turns,
             messages=stores.messages,
@@ -106,6 +110,8 @@ class TurnServer:
             lease=self.lease,
             clock=clock,
             counters=self.counters,
+            usage=stores.usage,
+            shares=self.shares,
             should_hand_over=self.departure.should_hand_over,
         )
         self.active = ActiveTurns(self._parts, limit=timing.max_running_turns)

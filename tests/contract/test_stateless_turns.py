@@ -69,7 +69,7 @@ async def test_its_events_and_its_end_are_stored_like_any_others(turns: TurnStor
     turn = await called(turns, tenant_id)
     turn_id = turn.fence.turn_id
     assert await turns.append_deltas([deltas(turn, 2, 3)]) == {turn_id}
-    assert not await turns.commit(step(turn, closing=DONE, seq=4))
+    assert not (await turns.commit(step(turn, closing=DONE, seq=4))).others_wait
     rows, _ = (await turns.read_events([(turn_id, 1)]))[turn_id, 1]
     assert [(row.first, row.last, row.kind) for row in rows] == [(2, 3, RowKind.DELTAS), (4, 4, RowKind.TERMINAL)]
     view = await turns.get(tenant_id, turn_id)

@@ -323,10 +323,10 @@ async def test_old_idempotency_keys_are_forgotten(turns: TurnStore, world: World
 
 async def test_a_commit_says_whether_other_turns_wait(turns: TurnStore, tenant_id: TenantId, session_id: SessionId) -> None:
     turn = await opened(turns, tenant_id, session_id)
-    assert not await turns.commit(step(turn))
+    assert not (await turns.commit(step(turn))).others_wait
     await turns.open(a_turn(tenant_id, session_id, owner=None))
     turn = msgspec.structs.replace(turn, last_seq=2)
-    assert await turns.commit(step(turn, closing=DONE))
+    assert (await turns.commit(step(turn, closing=DONE))).others_wait
 
 
 async def test_a_turn_that_is_forgotten_leaves_the_context_and_stays_in_the_transcript(

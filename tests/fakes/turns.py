@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import date
 
 import msgspec
 from typing_extensions import override
@@ -28,10 +29,12 @@ from app.domain.openings import (
     TooManyOpen,
     opened_stateless,
 )
+from app.domain.quotas import DaySums, Spent
 from app.domain.sessions import Page
 from app.domain.turns import (
     SEQ_GAP,
     Commit,
+    Committed,
     DeltaBatch,
     EventRow,
     Fence,
@@ -117,6 +120,7 @@ class InMemoryTurns(TurnStore):
         self.broken: set[TurnId] = set()
         self.held: dict[str, asyncio.Event] = {}
         self.kept: dict[SessionId, Kept] = {}
+        self.used: dict[tuple[TenantId, date], Spent] = {}
 
     @override
     async def open(self, turn: NewTurn) -> Opening:
@@ -254,14 +258,14 @@ class InMemoryTurns(TurnStore):
         return not any(other.state is TurnState.RUNNING or (other.state is TurnState.QUEUED and other.rank < row.rank) for other in others)
 
     @override
-    async def commit(self, commit: Commit) -> bool:
+    async def commit(self, commit: Commit) -> Committed:
         await self._enter("commit")
         row = self.rows.get(commit.fence.turn_id)
         if row is None:
             raise LeaseLostError
         if row.fence != commit.fence or row.last_seq != commit.previous_seq or row.state.terminal:
             if row.last_seq == commit.last_seq and (row.generation == commit.fence.generation or commit.hand_over):
-                return self._others_wait(row)
+                return Committed(self._others_wait(row))
             raise LeaseLostError
         for entry in commit.rows:
             row.add(entry)
@@ -270,7 +274,7 @@ class InMemoryTurns(TurnStore):
         session_id = row.new.session_id
         if session_id is not None:
             self._next_seq[session_id] = max(self._free_seq(session_id), commit.next_message_seq)
-        row.last_seq, row.machine = commit.last_seq, commit.state
+        row.last_seq, row.machine = commit.last_seq, self._counted(row, commit)
         if commit.forget:
             self._forget(row)
         if session_id is not None:
@@ -278,7 +282,24 @@ class InMemoryTurns(TurnStore):
         if commit.closing is not None or commit.hand_over:
             self._release(row, commit)
         self._answer()
-        return self._others_wait(row)
+        return Committed(self._others_wait(row), self.day(row.new.tenant_id) if commit.counts else None)
+
+    def day(self, tenant_id: TenantId) -> DaySums:
+        """What the tenant's turns used today."""
+        today = self._clock.now().date()
+        used = self.used.get((tenant_id, today), Spent())
+        return DaySums(day=today, tokens=used.tokens, cost_usd=used.cost_usd)
+
+    def _counted(self, row: TurnRow, commit: Commit) -> MachineState:
+        """Add to the tenant's day what is to be added; returns the state that is kept."""
+        state = commit.state
+        if commit.closing is None and not commit.counts:
+            return state
+        added = state.spent.since(state.counted)
+        place = (row.new.tenant_id, self._clock.now().date())
+        before = self.used.get(place, Spent())
+        self.used[place] = Spent(before.tokens + added.tokens, before.cost_usd + added.cost_usd)
+        return msgspec.structs.replace(state, counted=state.spent) if commit.counts else state
 
     def _keep(self, session_id: SessionId, commit: Commit) -> None:
         kept = self.kept.get(session_id, NOTHING_KEPT)

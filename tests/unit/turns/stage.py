@@ -191,6 +191,7 @@ class Stage:
                 tenants=self.tenants,
                 todos=MemoryTodoStore(),
                 memory=InMemoryMemories(self.sessions),
+                usage=self.usage,
             ),
             models=OneModel(model),
             toolboxes=toolbox or InMemoryToolbox({"shop": ("buy",)}),
@@ -201,7 +202,7 @@ class Stage:
 
     def service(self, server: TurnServer, model: ModelClient) -> Turns:
         """What callers see of a server."""
-        return Turns(server, self.turns, OneModel(model), self.clock, quotas=Quotas(self.windows, self.usage, self.clock))
+        return Turns(server, self.turns, OneModel(model), self.clock, quotas=Quotas(self.windows, self.usage, self.clock, server.shares))
 
     def state(self, turn_id: TurnId) -> TurnState:
         """Where a turn stands."""
