@@ -17,7 +17,7 @@ class InMemoryTenants(TenantStore):
     def __init__(self) -> None:
         self._by_hash: dict[bytes, Principal] = {}
 
-    def add(self, name: str, api_key: str, *, models: tuple[str, ...] = ("m-test",)) -> Tenant:
+    def add(self, name: str, api_key: str, *, models: tuple[str, ...] = ("m-test",), settings: TenantSettings | None = None) -> Tenant:
         """A tenant with a chain of ``models``."""
         provider = Provider(
             id=ProviderId(f"prov_{name}"),
@@ -28,7 +28,9 @@ class InMemoryTenants(TenantStore):
             headers={},
         )
         routes = tuple(Route(provider=provider, model=model) for model in models)
-        tenant = Tenant(id=TenantId(f"ten_{name}"), name=name, revision=1, settings=TenantSettings(), chains={Purpose.CHAT: routes})
+        tenant = Tenant(
+            id=TenantId(f"ten_{name}"), name=name, revision=1, settings=settings or TenantSettings(), chains={Purpose.CHAT: routes}
+        )
         self._by_hash[hashlib.sha256(api_key.encode()).digest()] = Principal(tenant=tenant, key_id=KeyId(f"key_{name}"))
         return tenant
 

@@ -25,7 +25,7 @@ from app.domain.openings import NOTHING_KEPT, OpenTurn
 from app.domain.tenants import Provider, Route, TenantSettings
 from app.domain.tools import ToolContext, ToolOutcome
 from app.domain.turns import Compaction, CompletedReason, Fence, MachineState, TurnRequest
-from app.ports import ModelClient, Toolbox
+from app.ports import Allowance, ModelClient, Toolbox
 from app.providers.modes.anthropic_messages import encoder as messages_mode
 from app.providers.modes.chat_completions import encoder as chat_mode
 from app.providers.modes.responses import encoder as responses_mode
@@ -244,6 +244,7 @@ class Scene:
     state: MachineState = field(default_factory=MachineState)
     bench: Workbench = field(default_factory=Workbench)
     summariser: ModelClient | None = None
+    allowance: Allowance | None = None
 
     def begin(self, model: TalkingModel) -> AsyncGenerator[LoopFact, None]:
         """The turn's facts."""
@@ -280,6 +281,7 @@ class Scene:
             settings=TenantSettings(guardrails=self.guardrails),
             todos=MemoryTodoStore(),
             memory=InMemoryMemories(InMemorySessions(clock)),
+            allowance=self.allowance,
         )
         return AgentLoop(parts).run(turn, opening())
 

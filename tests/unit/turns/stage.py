@@ -303,9 +303,9 @@ def session_of(turn: OpenTurn) -> SessionId:
     return turn.fence.session_id
 
 
-async def close(writer: TurnWriter, turn: OpenTurn) -> None:
+async def close(writer: TurnWriter, turn: OpenTurn, state: MachineState | None = None) -> None:
     """End a turn as completed."""
-    await writer.close(completed(turn), before=(), messages=(), state=MachineState(), to=TurnState.COMPLETED, forget=False)
+    await writer.close(completed(turn), before=(), messages=(), state=state or MachineState(), to=TurnState.COMPLETED, forget=False)
 
 
 def said(turn: OpenTurn, seq: int, text: str) -> StoredMessage:
