@@ -208,7 +208,7 @@ def _assemble(
         model_clients=models,
         turns=Turns(server, turns, models, clock, quotas=Quotas(windows, usage, clock, server.shares)),
         usage=usage,
-        route_health=HealthDesk(tenants, cooldowns, windows, clock, learnt=limiter),
+        route_health=HealthDesk(tenants, cooldowns, windows, clock, learnt=limiter.learnt),
         cooling=lambda: board.cooling,
         readiness=ready,
         admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None,

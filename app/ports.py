@@ -15,11 +15,11 @@ from app.domain.memory import Memory
 from app.domain.messages import StoredMessage, ToolCall, ToolSpec
 from app.domain.model import ModelChunk, ModelRequest, RouteRef, Usage
 from app.domain.openings import NewTurn, Opening, OpenTurn, Replayed
-from app.domain.quotas import DayShare, DayUse, UsageLine
+from app.domain.quotas import DayUse, UsageLine
 from app.domain.recall import Reader, SearchHit, SessionExcerpt
 from app.domain.sessions import NewSession, Page, Session, SessionChange
 from app.domain.summaries import Summary
-from app.domain.tenants import KeyInfo, Principal, Purpose, Route, Tenant, TenantChange, TenantInfo, TenantSpec
+from app.domain.tenants import KeyInfo, Principal, Purpose, Tenant, TenantChange, TenantInfo, TenantSpec
 from app.domain.tools import ToolContext, ToolOutcome
 from app.domain.turns import Commit, Committed, DeltaBatch, EventRow, InterruptReason, PruneAges, TurnView
 
@@ -269,23 +269,6 @@ class RateWindowStore(Protocol):
 
     async def prune(self) -> int:
         """Delete windows that hold nothing; returns the rows removed."""
-
-
-class LearntLimits(Protocol):
-    """What providers have told of their limits."""
-
-    def learnt(self, tenant_id: TenantId, route: Route) -> Limit | None:
-        """The limits of a route's model that its provider told of lately; ``None`` when it told of none. No I/O."""
-
-
-class Allowance(Protocol):
-    """What a turn may use yet of its tenant's day. No I/O, and next to free: it is asked at every step."""
-
-    def share(self) -> DayShare:
-        """The most that the turn may use in all, as far as is known now. It changes with what the tenant's other turns use."""
-
-    def hold(self, tokens: int) -> None:
-        """A call begins that may use so many tokens: other turns leave them to it until the turn's use is counted."""
 
 
 class UsageStore(Protocol):

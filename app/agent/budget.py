@@ -9,7 +9,7 @@ of tokens is only what a provider counts beyond the estimated input and the outp
 rest taken as tokens at the turn's average price so far; before the first call nothing is known of it.
 """
 
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -51,6 +51,16 @@ def within_day(budget: Budget, share: DayShare) -> Budget:
     if share.cost_usd is not None:
         cost_usd = max(_LEAST_USD, share.cost_usd if cost_usd is None else min(share.cost_usd, cost_usd))
     return msgspec.structs.replace(budget, tokens=tokens, cost_usd=cost_usd)
+
+
+class Allowance(Protocol):
+    """What a turn may use yet of its tenant's day. No I/O, and next to free: it is asked at every step."""
+
+    def share(self) -> DayShare:
+        """The most that the turn may use in all, as far as is known now. It changes with what the tenant's other turns use."""
+
+    def hold(self, tokens: int) -> None:
+        """A call begins that may use so many tokens: other turns leave them to it until the turn's use is counted."""
 
 
 class Pressure(msgspec.Struct, frozen=True, kw_only=True):

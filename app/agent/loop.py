@@ -13,6 +13,7 @@ import msgspec
 
 from app.agent import machine
 from app.agent.batch import Batch, Conclusion, result_message
+from app.agent.budget import Allowance
 from app.agent.compactor import Compactor, CompactorParts
 from app.agent.facts import End, LoopFact, Record, budget_warning, tools_completed
 from app.agent.model_call import ModelCall
@@ -25,7 +26,7 @@ from app.domain.openings import OpenTurn
 from app.domain.tenants import TenantSettings, thresholds_of
 from app.domain.tools import FinishedCall
 from app.domain.turns import MachineState, PressureLevel, TurnKind
-from app.ports import Allowance, Clock, MemoryStore, ModelClient, TodoStore, Toolbox
+from app.ports import Clock, MemoryStore, ModelClient, TodoStore, Toolbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import msgspec
 
 from app.agent import machine
 from app.agent.batch import Rules
-from app.agent.budget import Budget, output_limit, within_day
+from app.agent.budget import Allowance, Budget, output_limit, within_day
 from app.agent.client_tools import ClientTools, options_of
 from app.agent.conversation import Conversation
 from app.domain.compaction import Room, Thresholds
@@ -19,7 +19,7 @@ from app.domain.model import ModelOptions, ModelReply, ModelRequest, RouteRef
 from app.domain.openings import OpenTurn
 from app.domain.tools import FinishedCall, ToolContext
 from app.domain.turns import Completed, Failed, PressureLevel
-from app.ports import Allowance, Clock, Toolbox
+from app.ports import Clock, Toolbox
 
 _TOOLS = msgspec.json.Decoder(tuple[ToolSpec, ...])
 

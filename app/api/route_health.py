@@ -4,7 +4,8 @@ And the operator's word that a route is well again.
 """
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -14,13 +15,17 @@ from app.domain.ids import TenantId
 from app.domain.model import FailureReason
 from app.domain.targets import rate_limits, target_keys
 from app.domain.tenants import CredentialState, Purpose, Route, Tenant, TenantInfo
-from app.ports import Clock, HealthStore, LearntLimits, RateWindowStore, TenantStore
+from app.ports import Clock, HealthStore, RateWindowStore, TenantStore
 
 MAX_FAILURES = 5
 """Last failures shown of a route."""
 
 Place = tuple[TenantId, Purpose, int]
 """Where a route stands: its tenant, its chain, its position from 0."""
+
+
+Learnt: TypeAlias = Callable[[TenantId, Route], Limit | None]
+"""The limits of a route's model that its provider told of lately; ``None`` when it told of none. No I/O."""
 
 
 class RouteState(enum.StrEnum):
@@ -86,7 +91,7 @@ class HealthDesk:
     """Shows the health of the routes of tenants, and resets it. Without ``learnt`` no limits are shown but configured ones."""
 
     def __init__(
-        self, tenants: TenantStore, health: HealthStore, windows: RateWindowStore, clock: Clock, *, learnt: LearntLimits | None = None
+        self, tenants: TenantStore, health: HealthStore, windows: RateWindowStore, clock: Clock, *, learnt: Learnt | None = None
     ) -> None:
         self._tenants = tenants
         self._health = health
@@ -132,7 +137,7 @@ class HealthDesk:
 
     def _limits(self, tenant_id: TenantId, route: Route) -> list[tuple[LimitSource, Limit]]:
         limits = [(LimitSource.CONFIGURED, limit) for limit in rate_limits(tenant_id, route)]
-        told = None if self._learnt is None else self._learnt.learnt(tenant_id, route)
+        told = None if self._learnt is None else self._learnt(tenant_id, route)
         return limits if told is None else [*limits, (LimitSource.LEARNT, told)]
 
 

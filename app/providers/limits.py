@@ -6,7 +6,7 @@ no process exceeds a limit, but several together may until the store is back, an
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -15,7 +15,7 @@ from app.domain.errors import UnavailableError
 from app.domain.ids import TenantId
 from app.domain.targets import TargetKeys, model_window, rate_limits, target_keys
 from app.domain.tenants import Route
-from app.ports import Clock, LearntLimits, RateWindowStore
+from app.ports import Clock, RateWindowStore
 from app.providers.health import HealthBoard
 from app.providers.local_windows import LocalWindows
 from app.providers.rate_headers import RateHeaders
@@ -59,7 +59,7 @@ class Limiter:
         return (*(limit for limit in configured if limit.key != model.key), model)
 
     def learnt(self, tenant_id: TenantId, route: Route) -> Limit | None:
-        """What the provider told of the limits of the route's model; see :class:`app.ports.LearntLimits`."""
+        """What the provider told lately of the limits of the route's model; ``None`` when it told of none."""
         told = self._told(target_keys(tenant_id, route))
         return None if told is None else Limit(key=model_window(tenant_id, route), rpm=told.rpm, tpm=told.tpm)
 
@@ -129,9 +129,3 @@ class Limiter:
 def _lower(configured: int | None, learnt: int | None) -> int | None:
     known = [limit for limit in (configured, learnt) if limit]
     return min(known, default=None)
-
-
-if TYPE_CHECKING:
-
-    def _conforms(limiter: Limiter) -> LearntLimits:
-        return limiter

@@ -10,10 +10,10 @@ beyond the estimate of a call's input.
 
 from typing import TYPE_CHECKING, Final
 
+from app.agent.budget import Allowance
 from app.domain.ids import TenantId
 from app.domain.quotas import DayShare, DaySums, Spent
 from app.domain.tenants import Tenant
-from app.ports import Allowance
 
 MAX_TENANTS: Final = 10_000
 
@@ -56,7 +56,7 @@ class DayShares:
 
 
 class TurnShare:
-    """:class:`app.ports.Allowance` of one turn."""
+    """:class:`app.agent.budget.Allowance` of one turn."""
 
     def __init__(self, day: _Day, tenant: Tenant, counted: Spent) -> None:
         self._day = day

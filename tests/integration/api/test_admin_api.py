@@ -57,7 +57,7 @@ def app(database: Database, tenants: TenantRepository, clock: Clock, limiter: Li
         tenants=tenants,
         clock=clock,
         usage=UsageRepository(database),
-        route_health=HealthDesk(tenants, Cooldowns(database), RateWindows(database), clock, learnt=limiter),
+        route_health=HealthDesk(tenants, Cooldowns(database), RateWindows(database), clock, learnt=limiter.learnt),
     )
     install(app, app.routes)
     return app

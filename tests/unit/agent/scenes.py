@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from typing_extensions import override
 
+from app.agent.budget import Allowance
 from app.agent.facts import End, LoopFact, Record
 from app.agent.loop import AgentLoop, LoopParts
 from app.clock import SystemClock
@@ -25,7 +26,7 @@ from app.domain.openings import NOTHING_KEPT, OpenTurn
 from app.domain.tenants import Provider, Route, TenantSettings
 from app.domain.tools import ToolContext, ToolOutcome
 from app.domain.turns import Compaction, CompletedReason, Fence, MachineState, TurnRequest
-from app.ports import Allowance, ModelClient, Toolbox
+from app.ports import ModelClient, Toolbox
 from app.providers.modes.anthropic_messages import encoder as messages_mode
 from app.providers.modes.chat_completions import encoder as chat_mode
 from app.providers.modes.responses import encoder as responses_mode

@@ -3,7 +3,7 @@
 import pytest
 from typing_extensions import override
 
-from app.agent.budget import MIN_OUTPUT, Budget, affords, is_used_up, output_limit, pressure
+from app.agent.budget import MIN_OUTPUT, Allowance, Budget, affords, is_used_up, output_limit, pressure
 from app.domain.conversation_events import BudgetWarning
 from app.domain.errors import ContextOverflowError, ModelError, ModelUnavailableError
 from app.domain.events import IterationStarted, MessageCompleted
@@ -11,7 +11,6 @@ from app.domain.messages import Message, Role, ToolSpec
 from app.domain.model import FailureReason, FinishReason, Usage
 from app.domain.quotas import DayShare
 from app.domain.turns import Completed, CompletedReason, Failed, MachineState, PressureLevel
-from app.ports import Allowance
 from tests.unit.agent.scenes import Played, Said, Scene, Workbench, asks, cut, cut_call, says
 
 NOTE = "[The budget of this turn ({used}) was used up before the work was finished.]"
