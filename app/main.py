@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from app.api.app import create_api
 from app.api.authentication import Authenticator
-from app.api.route_health import HealthReader
+from app.api.route_health import HealthDesk
 from app.api.services import Services
 from app.api.tenant_specs import parse_bootstrap
 from app.clock import SystemClock
@@ -182,13 +182,14 @@ def _assemble(
     windows, usage = RateWindows(database), UsageRepository(database)
     cooldowns = Cooldowns(database)
     board = HealthBoard(cooldowns, clock)
+    limiter = Limiter(windows, board, clock)
     layer = ProviderLayer(
         transport=transport,
         clock=clock,
         random=random.random,
         counters=ProviderCounters(),
         board=board,
-        limiter=Limiter(windows, board, clock),
+        limiter=limiter,
         longest_wait_s=settings.longest_wait_s,
         rest_s=lambda: server.pacing.wait_s,
     )
@@ -203,6 +204,7 @@ def _assemble(
             tenants=tenants,
             todos=TodoRepository(database),
             memory=MemoryRepository(database),
+            usage=usage,
         ),
         models=models,
         toolboxes=toolbox,
@@ -214,6 +216,7 @@ def _assemble(
             poll_s=settings.poll_s,
             delta_retention_s=settings.delta_retention_s,
             action_timeout_s=settings.action_timeout_s,
+            stateless_retention_s=settings.stateless_retention_s,
             max_running_turns=settings.max_running_turns,
         ),
     )
@@ -234,9 +237,9 @@ def _assemble(
         memory=MemoryRepository(database),
         toolboxes=toolbox,
         model_clients=models,
-        turns=Turns(server, turns, models, clock, quotas=Quotas(windows, usage)),
+        turns=Turns(server, turns, models, clock, quotas=Quotas(windows, usage, clock, server.shares)),
         usage=usage,
-        route_health=HealthReader(tenants, cooldowns, windows, clock),
+        route_health=HealthDesk(tenants, cooldowns, windows, clock, learnt=limiter.learnt),
         cooling=lambda: board.cooling,
         readiness=ready,
         admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None,

@@ -22,7 +22,18 @@ from app.domain.summaries import Summary
 from app.domain.tenant_tools import EditTools, WebhookToolSpec
 from app.domain.tenants import KeyInfo, Principal, Purpose, Tenant, TenantChange, TenantInfo, TenantSpec
 from app.domain.tools import ToolContext, ToolOutcome
-from app.domain.turns import Commit, DeltaBatch, EventRow, GivenAnswer, InterruptReason, TurnAnswer, TurnView, Unwatched
+from app.domain.turns import (
+    Commit,
+    Committed,
+    DeltaBatch,
+    EventRow,
+    GivenAnswer,
+    InterruptReason,
+    PruneAges,
+    TurnAnswer,
+    TurnView,
+    Unwatched,
+)
 
 
 class Clock(Protocol):
@@ -121,8 +132,8 @@ class TurnStore(Protocol):
         free, oldest first; user messages of new ones are written.
         """
 
-    async def commit(self, commit: Commit) -> bool:
-        """Apply one step; true when other turns wait for the session. Idempotent. Raises LeaseLostError when the fence no longer holds.
+    async def commit(self, commit: Commit) -> Committed:
+        """Apply one step. Idempotent. Raises LeaseLostError when the fence no longer holds.
 
         A turn that pauses (``waits_until_ms``) keeps its session; one that is to be stopped does not wait, it is there for the next claim.
         """
@@ -176,8 +187,11 @@ class TurnStore(Protocol):
     async def read_events(self, cursors: Sequence[tuple[TurnId, int]]) -> dict[tuple[TurnId, int], tuple[list[EventRow], bool]]:
         """For each (turn, after): the next stored rows behind ``after`` (bounded), and whether the turn is over, or waits, at ``after``."""
 
-    async def prune(self, delta_age_s: float, idempotency_age_s: float) -> int:
-        """Delete deltas of long ended turns and forget old idempotency keys; returns the rows removed."""
+    async def prune(self, ages: PruneAges) -> int:
+        """Delete deltas of long ended turns and old stateless turns, forget old idempotency keys; returns the deltas and turns removed.
+
+        A stateless turn stays as long as its idempotency key can still name it.
+        """
 
 
 class ReplicaStore(Protocol):
@@ -250,6 +264,9 @@ class HealthStore(Protocol):
     async def clear(self, keys: Sequence[str]) -> None:
         """These answered: forget their failures. A running cool-down that a provider asked for stays."""
 
+    async def reset(self, keys: Sequence[str]) -> None:
+        """Somebody says that these are well again: forget them, running cool-downs included."""
+
     async def claim_probe(self, key: str, for_s: float) -> bool:
         """Whether the caller may try what is on probation; for ``for_s`` seconds nobody else may. True when nothing is known of it."""
 
@@ -286,10 +303,10 @@ class UsageStore(Protocol):
     """What tenants have used, by the database's clock; days are UTC."""
 
     async def today(self, tenant_id: TenantId) -> DayUse:
-        """What the tenant's turns that ended today used.
+        """What the tenant's turns used today.
 
-        From its first call on for a tenant, every end of a turn adds to the day's sums; that call takes the day so far from the stored
-        turns.
+        From its first call on for a tenant, the end of a turn adds to the day's sums, and each of its commits that is asked to
+        (:attr:`app.domain.turns.Commit.counts`); that call takes the day so far from the stored turns that have ended.
         """
 
     async def report(self, tenant: str | None, first: date, last: date) -> list[UsageLine]:
@@ -327,6 +344,9 @@ class TenantStore(Protocol):
 
     async def infos(self) -> list[TenantInfo]:
         """All tenants, by name."""
+
+    async def page(self, limit: int, after: str | None) -> Page[TenantInfo]:
+        """Tenants by name, behind the name ``after``."""
 
     async def info(self, name: str) -> TenantInfo | None:
         """One tenant."""

@@ -47,6 +47,9 @@ class Settings(BaseSettings):
     poll_s: float = Field(0.4, gt=0, description="between looks for interrupts and queued turns")
     action_timeout_s: float = Field(24 * 3600.0, gt=0, description="how long a turn waits for client tools, answers and approvals")
     delta_retention_s: float = Field(6 * 3600.0, gt=0, description="how long deltas of an ended turn can be replayed")
+    stateless_retention_s: float = Field(
+        30 * 86_400.0, gt=0, description="how long turns of calls without a session are kept after their end"
+    )
     archive_retention_s: float | None = Field(
         None, gt=0, description="how old messages that a summary stands for get before they are deleted; unset: they stay"
     )

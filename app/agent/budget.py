@@ -9,16 +9,18 @@ of tokens is only what a provider counts beyond the estimated input and the outp
 rest taken as tokens at the turn's average price so far; before the first call nothing is known of it.
 """
 
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
+from app.domain.quotas import DayShare
 from app.domain.turns import MachineState, PressureLevel
 
 CAUTION: Final = 0.7
 WARNING: Final = 0.9
 MIN_OUTPUT: Final = 16
 """Tokens of output below which a call is not worth making, and which is the lowest limit that OpenAI takes."""
+_LEAST_USD: Final = 1e-9
 _TOLD: Final = 64
 """Tokens of what the model is told with the closing call."""
 
@@ -40,6 +42,25 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     iterations: int
     tokens: int | None = None
     cost_usd: float | None = None
+
+
+def within_day(budget: Budget, share: DayShare) -> Budget:
+    """``budget`` lowered to the turn's share of its tenant's day; what is used up already leaves the least there is, never nothing."""
+    tokens = budget.tokens if share.tokens is None else max(1, min(share.tokens, share.tokens if budget.tokens is None else budget.tokens))
+    cost_usd = budget.cost_usd
+    if share.cost_usd is not None:
+        cost_usd = max(_LEAST_USD, share.cost_usd if cost_usd is None else min(share.cost_usd, cost_usd))
+    return msgspec.structs.replace(budget, tokens=tokens, cost_usd=cost_usd)
+
+
+class Allowance(Protocol):
+    """What a turn may use yet of its tenant's day. No I/O, and next to free: it is asked at every step."""
+
+    def share(self) -> DayShare:
+        """The most that the turn may use in all, as far as is known now. It changes with what the tenant's other turns use."""
+
+    def hold(self, tokens: int) -> None:
+        """A call begins that may use so many tokens: other turns leave them to it until the turn's use is counted."""
 
 
 class Pressure(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ import msgspec
 
 from app.agent import machine
 from app.agent.batch import Batch, Conclusion, result_message
+from app.agent.budget import Allowance
 from app.agent.compactor import Compactor, CompactorParts
 from app.agent.facts import End, LoopFact, Pause, Record, budget_warning, tools_completed, tools_started
 from app.agent.model_call import ModelCall
@@ -40,6 +41,8 @@ class LoopParts:
     settings: TenantSettings
     todos: TodoStore
     memory: MemoryStore
+    allowance: Allowance | None = None
+    """What is left of the tenant's day, where that is limited."""
 
 
 class AgentLoop:
@@ -51,6 +54,7 @@ class AgentLoop:
         self._model = parts.model
         self._toolbox = parts.toolbox
         self._clock = parts.clock
+        self._allowance = parts.allowance
         self._guardrails = parts.settings.guardrails
         self._thresholds = thresholds_of(parts.settings)
         self._compactor = Compactor(
@@ -77,7 +81,15 @@ class AgentLoop:
     def run(self, turn: OpenTurn, working_set: Sequence[StoredMessage]) -> AsyncGenerator[LoopFact, None]:
         """Yield the turn's facts, its End or a Pause as the last. ``working_set``: the session's messages, the turn's input included."""
         room = self._model.room
-        run = self._run = Run(turn, working_set, room=room, toolbox=self._toolbox, clock=self._clock, thresholds=self._guardrails)
+        run = self._run = Run(
+            turn,
+            working_set,
+            room=room,
+            toolbox=self._toolbox,
+            clock=self._clock,
+            thresholds=self._guardrails,
+            allowance=self._allowance,
+        )
         return self._chat(run) if turn.request.kind is TurnKind.CHAT else self._compaction(run)
 
     async def _compaction(self, run: Run) -> AsyncGenerator[LoopFact, None]:

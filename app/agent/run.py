@@ -7,7 +7,7 @@ import msgspec
 
 from app.agent import machine
 from app.agent.batch import Rules
-from app.agent.budget import Budget, output_limit
+from app.agent.budget import Allowance, Budget, output_limit, within_day
 from app.agent.client_tools import ClientTools, options_of
 from app.agent.conversation import Conversation
 from app.agent.pausing import Waits, own_tools
@@ -37,6 +37,7 @@ class Run:
         toolbox: Toolbox,
         clock: Clock,
         thresholds: GuardrailThresholds,
+        allowance: Allowance | None = None,
     ) -> None:
         request = turn.request
         self.turn = turn
@@ -55,7 +56,9 @@ class Run:
         self.conversation = Conversation(
             working_set, turn.kept, system_prompt=turn.system_prompt, room=room, tools_bytes=len(turn.tools) + self.client.size
         )
-        self.budget = Budget(iterations=request.max_iterations, tokens=request.max_tokens, cost_usd=request.max_cost_usd)
+        self._budget = Budget(iterations=request.max_iterations, tokens=request.max_tokens, cost_usd=request.max_cost_usd)
+        self._allowance = allowance
+        self._room = room
         self.rules = Rules(
             thresholds=thresholds,
             hard_stop=thresholds.stops(background=request.background),
@@ -73,10 +76,18 @@ class Run:
         self._next_seq = turn.next_message_seq
         self._estimated = 0
 
+    @property
+    def budget(self) -> Budget:
+        """What the turn may use: its own limits, lowered to what is left of its tenant's day now."""
+        return self._budget if self._allowance is None else within_day(self._budget, self._allowance.share())
+
     def request(self) -> ModelRequest:
         """What the model is shown next."""
         conversation = self.conversation
         input_tokens = conversation.size()
+        options = self._options(input_tokens)
+        if self._allowance is not None:
+            self._allowance.hold(input_tokens + self._most_output(options))
         self._estimated = conversation.plain_size() if conversation.needs_calibration() else 0
         return ModelRequest(
             system=conversation.system,
@@ -84,7 +95,7 @@ class Run:
             tools=self.tools,
             first_attempt=self.state.attempts + 1,
             input_tokens=input_tokens,
-            options=self._options(input_tokens),
+            options=options,
             summary=conversation.block,
         )
 
@@ -137,6 +148,10 @@ class Run:
             route=self.state.route or primary,
             message=message_view(stored, limit=MAX_EVENT_TEXT),
         )
+
+    def _most_output(self, options: ModelOptions) -> int:
+        wanted = (options.max_output_tokens or self._room.output_tokens) << options.doublings
+        return wanted if options.output_cap is None else min(wanted, options.output_cap)
 
     def _options(self, input_tokens: int) -> ModelOptions:
         state, offers_tools = self.state, bool(self.tools)

@@ -84,7 +84,7 @@ class RoutePlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderView(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider of a tenant with its routes."""
+    """A provider of a tenant with its routes. ``credential`` is as the replica that answers finds it."""
 
     tenant: str
     name: str
@@ -95,7 +95,7 @@ class ProviderView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TenantList(msgspec.Struct, frozen=True, kw_only=True):
-    """All tenants, by name."""
+    """A page of tenants, by name."""
 
     data: tuple[TenantView, ...]
     has_more: bool = False
@@ -103,7 +103,7 @@ class TenantList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyList(msgspec.Struct, frozen=True, kw_only=True):
-    """All keys of a tenant, oldest first."""
+    """A page of a tenant's keys, oldest first."""
 
     data: tuple[KeyView, ...]
     has_more: bool = False
@@ -111,7 +111,7 @@ class KeyList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderList(msgspec.Struct, frozen=True, kw_only=True):
-    """The providers of all tenants, by tenant and name."""
+    """A page of providers, by tenant and name."""
 
     data: tuple[ProviderView, ...]
     has_more: bool = False

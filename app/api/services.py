@@ -7,7 +7,7 @@ from typing import cast
 from fastapi import Request
 
 from app.api.authentication import Authenticator
-from app.api.route_health import HealthReader
+from app.api.route_health import HealthDesk
 from app.ports import Clock, MemoryStore, MessageStore, ModelClients, SessionStore, SummaryStore, TenantStore, Toolboxes, UsageStore
 from app.turns.service import Turns
 
@@ -27,7 +27,7 @@ class Services:
     model_clients: ModelClients
     turns: Turns
     usage: UsageStore
-    route_health: HealthReader
+    route_health: HealthDesk
     cooling: Callable[[], int]
     """How many targets of model calls are left alone now."""
     readiness: Callable[[], Awaitable[bool]]

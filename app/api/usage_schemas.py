@@ -32,16 +32,16 @@ class UsageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageList(msgspec.Struct, frozen=True, kw_only=True):
-    """Use by tenant, day and route."""
+    """A page of use by tenant, day and route."""
 
     data: tuple[UsageView, ...]
     has_more: bool = False
     next_cursor: str | None = None
 
 
-def usage_list(lines: Iterable[UsageLine]) -> UsageList:
+def usage_views(lines: Iterable[UsageLine]) -> tuple[UsageView, ...]:
     """Lines of the report on the wire."""
-    return UsageList(data=tuple(_view(line) for line in lines))
+    return tuple(_view(line) for line in lines)
 
 
 def period(first: str | None, last: str | None, today: datetime.date) -> tuple[datetime.date, datetime.date]:

@@ -7,7 +7,7 @@ from app.api.admin_schemas import ProvidersBody, ProviderView, provider_views
 from app.cli.admin import FILE_HELP, changed_tenant, known_tenant, read_document, read_shape, with_tenants
 from app.cli.errors import MISUSED, CommandError
 from app.cli.output import as_json, credential_word, table
-from app.cli.reports import add_health
+from app.cli.reports import add_health, add_reset
 from app.domain.model import ApiMode
 from app.domain.tenants import ProviderSpec, TenantChange
 from app.store.tenants import TenantRepository
@@ -15,13 +15,14 @@ from app.store.tenants import TenantRepository
 
 def add_providers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the group."""
-    group = commands.add_parser("providers", help="list and set providers, show their health")
+    group = commands.add_parser("providers", help="list and set providers, show and reset their health")
     actions = group.add_subparsers(title="actions", metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="list the providers of all tenants, or of one")
     listing.add_argument("tenant", nargs="?")
     listing.add_argument("--json", action="store_true", help="as JSON, like the admin API")
     listing.set_defaults(run=_list)
     add_health(actions)
+    add_reset(actions)
     setting = actions.add_parser(
         "set",
         help="set a tenant's providers from a file, or one of them from options",

@@ -87,7 +87,7 @@ def _text(value: Any) -> str:
         case SecretStr():
             return _MASKED
         case float():
-            return f"{value:g}"
+            return f"{value:.12g}"
         case _:
             return str(value)
 

@@ -38,11 +38,35 @@ class QuotaState(msgspec.Struct, frozen=True, kw_only=True):
     reset_s: float | None = None
 
 
-class DayUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What the turns of a tenant that ended today (UTC, database's clock) used. ``ends_in_s``: seconds to the end of the day."""
+class Spent(msgspec.Struct, frozen=True):
+    """An amount of use: tokens, input and output, and money as far as prices are known."""
 
+    tokens: int = 0
+    cost_usd: float = 0.0
+
+    def since(self, before: "Spent") -> "Spent":
+        """What came on top of ``before``."""
+        return Spent(self.tokens - before.tokens, self.cost_usd - before.cost_usd)
+
+
+class DayShare(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that a turn may use in all for its tenant's day to hold. ``None`` is no limit."""
+
+    tokens: int | None = None
+    cost_usd: float | None = None
+
+
+class DaySums(msgspec.Struct, frozen=True, kw_only=True):
+    """What the turns of a tenant used on ``day`` (UTC, database's clock); those that run as far as they have told."""
+
+    day: datetime.date
     tokens: int
     cost_usd: float
+
+
+class DayUse(DaySums, frozen=True, kw_only=True):
+    """The sums of today. ``ends_in_s``: seconds to the end of the day."""
+
     ends_in_s: float
 
 

@@ -70,3 +70,8 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     data: tuple[T, ...]
     next_cursor: str | None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether another page follows."""
+        return self.next_cursor is not None

@@ -138,19 +138,19 @@ class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_concurrent_turns: int | None = None
     """Turns running, queued and waiting for somebody at the same time, all replicas together."""
     tokens_per_day: int | None = None
-    """Input and output tokens of the turns that ended on the same day (UTC). No turn starts once they are used up."""
+    """Input and output tokens that turns use on the same day (UTC). Once they are used up no turn starts, and those that run end."""
     cost_usd_per_day: float | None = None
-    """What those turns cost, by the prices of their routes."""
+    """What those tokens cost, by the prices of the routes."""
 
     @property
     def limits_turns(self) -> bool:
         """Whether starting a turn is limited by any quota."""
-        return (
-            self.requests_per_minute is not None
-            or self.max_concurrent_turns is not None
-            or self.tokens_per_day is not None
-            or self.cost_usd_per_day is not None
-        )
+        return self.requests_per_minute is not None or self.max_concurrent_turns is not None or self.limits_day
+
+    @property
+    def limits_day(self) -> bool:
+        """Whether what turns use on a day is limited."""
+        return self.tokens_per_day is not None or self.cost_usd_per_day is not None
 
 
 def thresholds_of(settings: TenantSettings) -> Thresholds:

@@ -10,6 +10,7 @@ from app.domain.guardrails import GuardrailState
 from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import Content, Message, ToolSpec
 from app.domain.model import NO_OPTIONS, ModelOptions, RouteRef, RouteUse, Usage
+from app.domain.quotas import DaySums, Spent
 from app.domain.waiting import PausedBatch
 
 SEQ_GAP = 1 << 20
@@ -132,6 +133,13 @@ class MachineState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     cost_usd: float | None = None
     route: RouteRef | None = None
     routes: tuple[RouteUse, ...] = ()
+    counted: Spent = Spent()
+    """What of the use stands in the tenant's day already; the end of a turn adds the rest."""
+
+    @property
+    def spent(self) -> Spent:
+        """What the turn has used."""
+        return Spent(self.usage.input_tokens + self.usage.output_tokens, self.cost_usd or 0.0)
 
 
 class Completed(msgspec.Struct, frozen=True, kw_only=True):
@@ -282,6 +290,16 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     context: ContextState | None = None
     """Kept with the session; ``None`` leaves what is there."""
     compaction: Compaction | None = None
+    counts: bool = False
+    """Add to the tenant's day what the turn used since ``state.counted``, as an end does always; what is stored has it counted."""
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """What a commit saw. ``day`` are the tenant's sums, when something was added to them."""
+
+    others_wait: bool
+    """Other turns wait for the session."""
+    day: DaySums | None = None
 
 
 class DeltaBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,6 +333,17 @@ class GivenAnswer(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: bytes
     after: int
     complete: bool
+
+
+class PruneAges(msgspec.Struct, frozen=True, kw_only=True):
+    """How long after a turn's end what belongs to it is kept, in seconds; idempotency keys count from when they were used first.
+
+    ``stateless_s`` is for whole turns of calls without a session; a session's turns stay as long as it does.
+    """
+
+    deltas_s: float
+    idempotency_s: float
+    stateless_s: float
 
 
 class TurnView(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ import msgspec
 from app.domain.delivery import Booked, Booking, Limit
 from app.domain.errors import UnavailableError
 from app.domain.ids import TenantId
-from app.domain.targets import TargetKeys, model_window, rate_limits
+from app.domain.targets import TargetKeys, model_window, rate_limits, target_keys
 from app.domain.tenants import Route
 from app.ports import Clock, RateWindowStore
 from app.providers.health import HealthBoard
@@ -52,11 +52,16 @@ class Limiter:
     def limits_for(self, tenant_id: TenantId, route: Route, keys: TargetKeys) -> tuple[Limit, ...]:
         """What a call of ``route`` must keep: configured limits, and lower ones that the provider told of. Empty: nothing to book."""
         configured = rate_limits(tenant_id, route)
-        learnt = self._learnt.get(keys.key_model)
-        if learnt is None or learnt.until <= self._clock.monotonic():
+        learnt = self._told(keys)
+        if learnt is None:
             return configured
         model = Limit(key=model_window(tenant_id, route), rpm=_lower(route.rpm, learnt.rpm), tpm=_lower(route.tpm, learnt.tpm))
         return (*(limit for limit in configured if limit.key != model.key), model)
+
+    def learnt(self, tenant_id: TenantId, route: Route) -> Limit | None:
+        """What the provider told lately of the limits of the route's model; ``None`` when it told of none."""
+        told = self._told(target_keys(tenant_id, route))
+        return None if told is None else Limit(key=model_window(tenant_id, route), rpm=told.rpm, tpm=told.tpm)
 
     async def book(self, limits: Sequence[Limit], tokens: int, patience_s: float) -> Booking:
         """Take a place for one call of about ``tokens``, or be refused; see :class:`app.ports.RateWindowStore`.
@@ -102,6 +107,10 @@ class Limiter:
                 del self._learnt[next(iter(self._learnt))]
         if headers.away_s is not None:
             await self._board.used_up(keys, headers.away_s)
+
+    def _told(self, keys: TargetKeys) -> _Learnt | None:
+        told = self._learnt.get(keys.key_model)
+        return None if told is None or told.until <= self._clock.monotonic() else told
 
     def _home(self, booking: Booked) -> RateWindowStore:
         return self._local if booking.keys[0].startswith(_LOCAL) else self._store

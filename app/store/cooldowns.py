@@ -54,6 +54,8 @@ DELETE FROM cooldowns WHERE key = ANY(CAST(:keys AS text[])) AND NOT (promised A
 """)
 )
 
+_RESET = Statement(text("DELETE FROM cooldowns WHERE key = ANY(CAST(:keys AS text[]))"))
+
 # A target that is not in the table is healthy: somebody's probe went well.
 _CLAIM_PROBE = Statement(
     text("""
@@ -106,6 +108,10 @@ class Cooldowns:
     async def clear(self, keys: Sequence[str]) -> None:
         """These answered: forget their failures. A running cool-down that a provider asked for stays."""
         await self._database.fetch(_CLEAR, {"keys": list(keys)})
+
+    async def reset(self, keys: Sequence[str]) -> None:
+        """Forget these, running cool-downs included."""
+        await self._database.fetch(_RESET, {"keys": list(keys)})
 
     async def claim_probe(self, key: str, for_s: float) -> bool:
         """Whether the caller may try what is on probation; for ``for_s`` seconds nobody else may."""

@@ -258,6 +258,7 @@ turns = Table(
     Index("ix_turns_cancelled", "owner", postgresql_where=text("state = 'running' AND cancel_reason IS NOT NULL")),
     Index("ix_turns_session_id_id", "session_id", "id"),
     Index("ix_turns_unpruned", "ended_at", postgresql_where=text("ended_at IS NOT NULL AND NOT deltas_pruned")),
+    Index("ix_turns_stateless", "ended_at", postgresql_where=text("ended_at IS NOT NULL AND session_id IS NULL")),
     Index(
         "uq_turns_idempotency",
         "session_id",

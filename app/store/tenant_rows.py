@@ -82,6 +82,9 @@ BY_TENANT_ID: Select[Any] = (
 
 _TENANT_COLUMNS = (tenants.c.id, tenants.c.name, tenants.c.disabled, tenants.c.revision, tenants.c.settings, tenants.c.created_at)
 TENANTS: Select[Any] = select(*_TENANT_COLUMNS).order_by(tenants.c.name)
+TENANTS_PAGE: Select[Any] = (
+    select(*_TENANT_COLUMNS).where(tenants.c.name > bindparam("after")).order_by(tenants.c.name).limit(bindparam("most"))
+)
 TENANT: Select[Any] = select(*_TENANT_COLUMNS).where(tenants.c.name == bindparam("name"))
 PROVIDERS: Select[Any] = (
     select(providers.c.tenant_id, *_PROVIDER_COLUMNS)

@@ -5,11 +5,12 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Row, bindparam, insert, literal, select, update
+from sqlalchemy import Row, Select, bindparam, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.domain.errors import ConflictError
 from app.domain.ids import KeyId, TenantId
+from app.domain.sessions import Page
 from app.domain.tenant_rules import check_spec, is_tenant_name
 from app.domain.tenant_tools import EditTools
 from app.domain.tenants import KeyInfo, Principal, Provider, Purpose, Route, Tenant, TenantChange, TenantInfo, TenantSpec
@@ -27,6 +28,7 @@ from app.store.tenant_rows import (
     ROUTES,
     TENANT,
     TENANTS,
+    TENANTS_PAGE,
     Rows,
     chains_of,
     key_info,
@@ -97,7 +99,7 @@ class TenantRepository:
             await self._writer.add_keys(connection, tenant_id, spec.api_keys)
             if generate_key:
                 key = await self._writer.generate_key(connection, tenant_id, "generated")
-            infos = await self._infos(connection, spec.name)
+            infos = await self._infos(connection, TENANT, name=spec.name)
         return infos[0], key
 
     async def change(self, name: str, change: TenantChange) -> TenantInfo | None:
@@ -107,7 +109,7 @@ class TenantRepository:
         async with self._database.transaction() as connection:
             if await self._writer.change(connection, name, change) is None:
                 return None
-            infos = await self._infos(connection, name)
+            infos = await self._infos(connection, TENANT, name=name)
         return infos[0]
 
     async def change_tools(self, name: str, edit: EditTools) -> TenantInfo | None:
@@ -117,20 +119,26 @@ class TenantRepository:
         async with self._database.transaction() as connection:
             if await self._writer.change(connection, name, TenantChange(), edit_tools=edit) is None:
                 return None
-            infos = await self._infos(connection, name)
+            infos = await self._infos(connection, TENANT, name=name)
         return infos[0]
 
     async def infos(self) -> list[TenantInfo]:
         """All tenants, by name."""
         async with self._database.transaction() as connection:
-            return await self._infos(connection)
+            return await self._infos(connection, TENANTS)
+
+    async def page(self, limit: int, after: str | None) -> Page[TenantInfo]:
+        """Tenants by name, behind ``after``."""
+        async with self._database.transaction() as connection:
+            found = await self._infos(connection, TENANTS_PAGE, after=after or "", most=limit + 1)
+        return Page(data=tuple(found[:limit]), next_cursor=found[limit - 1].name if len(found) > limit else None)
 
     async def info(self, name: str) -> TenantInfo | None:
         """One tenant."""
         if not is_tenant_name(name):
             return None
         async with self._database.transaction() as connection:
-            infos = await self._infos(connection, name)
+            infos = await self._infos(connection, TENANT, name=name)
         return infos[0] if infos else None
 
     async def set_disabled(self, name: str, disabled: bool) -> bool:
@@ -173,8 +181,8 @@ class TenantRepository:
         inserted = (await connection.execute(insert(api_keys).returning(*KEY_COLUMNS), row)).one()
         return key_info(inserted), key
 
-    async def _infos(self, connection: AsyncConnection, name: str | None = None) -> list[TenantInfo]:
-        found = (await connection.execute(TENANTS if name is None else TENANT, None if name is None else {"name": name})).all()
+    async def _infos(self, connection: AsyncConnection, statement: Select[Any], **params: str | int) -> list[TenantInfo]:
+        found = (await connection.execute(statement, params)).all()
         ids = {"tenant_ids": [row.id for row in found]}
         of_providers = _by_tenant((await connection.execute(PROVIDERS, ids)).all())
         of_routes = _by_tenant((await connection.execute(ROUTES, ids)).all())

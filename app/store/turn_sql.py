@@ -152,19 +152,22 @@ WITH s AS MATERIALIZED (
     INSERT INTO tenant_usage (tenant_id, day, tokens, cost_usd)
     SELECT t.tenant_id, (clock_timestamp() AT TIME ZONE 'UTC')::date, CAST(:tokens AS bigint), CAST(:cost_usd AS double precision)
     FROM t
-    WHERE CAST(:ended AS boolean) AND (CAST(:tokens AS bigint) > 0 OR CAST(:cost_usd AS double precision) > 0)
+    WHERE (CAST(:tokens AS bigint) > 0 OR CAST(:cost_usd AS double precision) > 0)
       AND EXISTS (SELECT 1 FROM tenant_usage k WHERE k.tenant_id = t.tenant_id)
     ON CONFLICT (tenant_id, day) DO UPDATE
         SET tokens = tenant_usage.tokens + excluded.tokens, cost_usd = tenant_usage.cost_usd + excluded.cost_usd
+    RETURNING day, tokens, cost_usd
 )
 SELECT (SELECT id FROM t) AS applied,
-       EXISTS (SELECT 1 FROM turns q WHERE q.session_id = :session_id AND q.state = 'queued') AS waiting
+       EXISTS (SELECT 1 FROM turns q WHERE q.session_id = :session_id AND q.state = 'queued') AS waiting,
+       q.day, q.tokens AS day_tokens, q.cost_usd AS day_cost_usd
+FROM (SELECT 1) AS one LEFT JOIN q ON true
 """)
 COMMIT = Statement(_COMMIT)
 COMMIT_WITHIN = _COMMIT
 """The same for a transaction with more to do."""
 
-"""An end adds what its turn used to the tenant's day, but only for tenants that were ever under a quota of a day: those have a row."""
+"""What its turn used is added to the tenant's day, but only for tenants that were ever under a quota of a day: those have a row."""
 
 FENCE = _sql("SELECT generation, last_seq FROM turns WHERE id = :id")
 
@@ -264,15 +267,28 @@ ORDER BY c.id, c.after, e.first_seq
 PRUNE_DELTAS = _sql("""
 WITH c AS MATERIALIZED (
     SELECT id FROM turns WHERE ended_at < clock_timestamp() - make_interval(secs => :age_s) AND NOT deltas_pruned
-    ORDER BY ended_at LIMIT 1000 FOR NO KEY UPDATE SKIP LOCKED
+    ORDER BY ended_at LIMIT :batch FOR NO KEY UPDATE SKIP LOCKED
 ), d AS (
     DELETE FROM turn_events USING c WHERE turn_events.turn_id = c.id AND turn_events.kind = 0 RETURNING 1
 ), u AS (
     UPDATE turns SET deltas_pruned = true, history = NULL FROM c WHERE turns.id = c.id
 )
-SELECT (SELECT count(*) FROM d) AS removed
+SELECT (SELECT count(*) FROM c) AS found, (SELECT count(*) FROM d) AS removed
 """)
 """The history of a stateless call goes with its deltas: nobody goes on from it, and its client sends it again with every call."""
+
+DELETE_STATELESS = _sql("""
+WITH c AS MATERIALIZED (
+    SELECT t.id FROM turns t
+    WHERE t.session_id IS NULL AND t.ended_at < clock_timestamp() - make_interval(secs => :age_s)
+      AND NOT EXISTS (SELECT 1 FROM stateless_keys k WHERE k.turn_id = t.id)
+    ORDER BY t.ended_at LIMIT :batch FOR UPDATE OF t SKIP LOCKED
+), d AS (
+    DELETE FROM turns USING c WHERE turns.id = c.id RETURNING 1
+)
+SELECT count(*) AS found, count(*) AS removed FROM d
+""")
+"""Their events go with them. One that a repeated idempotency key must still find stays until the key is forgotten."""
 
 FORGET_TURN_KEYS = _sql("""
 UPDATE turns SET idempotency_key = NULL

@@ -14,15 +14,18 @@ from app.domain.errors import LeaseLostError
 from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import encode_message
 from app.domain.openings import Busy, NewTurn, NoSession, Opening, OpenTurn, Queued, QueueFull, Replayed, TooManyOpen
+from app.domain.quotas import DaySums, Spent
 from app.domain.sessions import Page
 from app.domain.turns import (
     Commit,
+    Committed,
     DeltaBatch,
     EventRow,
     Fence,
     GivenAnswer,
     InterruptReason,
     MachineState,
+    PruneAges,
     RowKind,
     TurnAnswer,
     TurnRequest,
@@ -32,7 +35,7 @@ from app.domain.turns import (
 )
 from app.store import compaction_sql, opening_sql
 from app.store import turn_sql as sql
-from app.store.engine import Database
+from app.store.engine import Database, Statement
 from app.store.turn_openings import kept_of, opened, params_of, statement_of
 
 _encode = msgspec.json.Encoder().encode
@@ -40,6 +43,8 @@ _request = msgspec.json.Decoder(TurnRequest)
 _machine = msgspec.json.Decoder(MachineState)
 _OPEN_TRIES = 3
 _RESUMING = "resuming"
+PRUNE_BATCH = 1_000
+"""Turns that one statement of pruning takes: each holds its locks for a short time only."""
 READ_ROWS = 64
 """Event rows that one cursor gets in one read."""
 
@@ -134,12 +139,13 @@ class TurnRepository:
         params = {"owner": owner, "known": list(known), "limit": limit, "beat": beat, "ttl_s": self._ttl_s}
         return [_open_turn(row) for row in await self._database.fetch(sql.TAKE_OVER, params)]
 
-    async def commit(self, commit: Commit) -> bool:
-        """Apply one step; true when other turns wait for the session. Idempotent. Raises LeaseLostError when the fence no longer holds."""
+    async def commit(self, commit: Commit) -> Committed:
+        """Apply one step. Idempotent. Raises LeaseLostError when the fence no longer holds."""
         row = await self._write(commit)
         if row.applied is None and not await self._applied_before(commit):
             raise LeaseLostError
-        return bool(row.waiting)
+        day = None if row.day is None else DaySums(day=row.day, tokens=row.day_tokens, cost_usd=row.day_cost_usd)
+        return Committed(row.waiting, day)
 
     async def _write(self, commit: Commit) -> Any:
         """Apply a commit. One with a compaction is rare, and takes several statements in one transaction."""
@@ -251,15 +257,20 @@ class TurnRepository:
             found.setdefault(cursor, ([], True))  # the turn was deleted
         return found
 
-    async def prune(self, delta_age_s: float, idempotency_age_s: float) -> int:
-        """Delete deltas of long ended turns and forget old idempotency keys; returns the rows removed."""
-        removed = await self._database.fetch(sql.PRUNE_DELTAS, {"age_s": delta_age_s})
-        await self._database.fetch(sql.FORGET_TURN_KEYS, {"age_s": idempotency_age_s})
-        await self._database.fetch(sql.FORGET_ANSWER_KEYS, {"age_s": idempotency_age_s})
-        await self._database.fetch(sql.FORGET_STATELESS_KEYS, {"age_s": idempotency_age_s})
-        await self._database.fetch(sql.FORGET_SESSION_KEYS, {"age_s": idempotency_age_s})
+    async def prune(self, ages: PruneAges) -> int:
+        """Delete what is old, in batches; see the port. Keys go first: what they held back can then be deleted."""
+        for forget in (sql.FORGET_TURN_KEYS, sql.FORGET_ANSWER_KEYS, sql.FORGET_STATELESS_KEYS, sql.FORGET_SESSION_KEYS):
+            await self._database.fetch(forget, {"age_s": ages.idempotency_s})
         await self._database.fetch(sql.FORGET_REPLICAS, {"age_s": 10 * self._ttl_s})
-        return int(removed[0].removed)
+        return await self._prune(sql.PRUNE_DELTAS, ages.deltas_s) + await self._prune(sql.DELETE_STATELESS, ages.stateless_s)
+
+    async def _prune(self, statement: Statement, age_s: float) -> int:
+        removed = 0
+        while True:
+            row = (await self._database.fetch(statement, {"age_s": age_s, "batch": PRUNE_BATCH}))[0]
+            removed += int(row.removed)
+            if row.found < PRUNE_BATCH:
+                return removed
 
 
 def _open_turn(row: Any) -> OpenTurn:
@@ -315,7 +326,8 @@ def _open_state(commit: Commit) -> TurnState:
 
 def _commit_params(commit: Commit) -> dict[str, Any]:
     closing = commit.closing
-    used = commit.state.usage
+    machine = commit.state
+    added = machine.spent.since(machine.counted) if closing or commit.counts else Spent()
     state = closing.state if closing else _open_state(commit)
     waits_until_ms = commit.waits_until_ms
     return {
@@ -328,10 +340,10 @@ def _commit_params(commit: Commit) -> dict[str, Any]:
         "state": state.value,
         "new_owner": commit.fence.owner if state is TurnState.RUNNING else None,
         "waits_until": None if waits_until_ms is None else waits_until_ms / 1000,
-        "machine": _encode(commit.state),
+        "machine": _encode(msgspec.structs.replace(machine, counted=machine.spent) if commit.counts else machine),
         "ended": closing is not None,
-        "tokens": used.input_tokens + used.output_tokens,
-        "cost_usd": commit.state.cost_usd or 0.0,
+        "tokens": added.tokens,
+        "cost_usd": added.cost_usd,
         "reason": closing.reason if closing else None,
         "outcome": closing.outcome if closing else None,
         "firsts": [row.first for row in commit.rows],

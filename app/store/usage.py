@@ -17,7 +17,8 @@ _LONGEST_TURN_S = DAY_S
 
 _READ = Statement(
     text("""
-SELECT u.tokens, u.cost_usd, EXISTS (SELECT 1 FROM tenant_usage k WHERE k.tenant_id = CAST(:tenant_id AS text)) AS counted,
+SELECT (d.at AT TIME ZONE 'UTC')::date AS day, u.tokens, u.cost_usd,
+       EXISTS (SELECT 1 FROM tenant_usage k WHERE k.tenant_id = CAST(:tenant_id AS text)) AS counted,
        extract(epoch FROM d.starts_at + interval '1 day' - d.at)::double precision AS ends_in_s,
        extract(epoch FROM d.starts_at)::bigint AS starts_at
 FROM (SELECT c.at, date_trunc('day', c.at, 'UTC') AS starts_at FROM (SELECT clock_timestamp() AS at) AS c) AS d
@@ -69,7 +70,7 @@ class UsageRepository:
         self._database = database
 
     async def today(self, tenant_id: TenantId) -> DayUse:
-        """What the tenant's turns that ended today used; see the port.
+        """What the tenant's turns used today; see the port.
 
         One statement, two more at a tenant's very first call. A turn that ends in the same moment as that may be missing from the sum.
         """
@@ -77,7 +78,7 @@ class UsageRepository:
         if not row.counted:
             await self._database.fetch(_BEGIN, {"tenant_id": tenant_id, "first_id": _first_id(row.starts_at)})
             row = (await self._database.fetch(_READ, {"tenant_id": tenant_id}))[0]
-        return DayUse(tokens=row.tokens or 0, cost_usd=row.cost_usd or 0.0, ends_in_s=row.ends_in_s)
+        return DayUse(day=row.day, tokens=row.tokens or 0, cost_usd=row.cost_usd or 0.0, ends_in_s=row.ends_in_s)
 
     async def report(self, tenant: str | None, first: date, last: date) -> list[UsageLine]:
         """Use per tenant, day and route. Turns of deleted sessions are gone, and with them what they used."""

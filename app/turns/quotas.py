@@ -3,11 +3,11 @@
 What is exact, over all replicas and under concurrency: turns started per minute (booked in a rate window, given back when no turn comes
 of it) and turns open at the same time (counted by the opening itself, under the tenant's lock).
 
-Tokens and money of a day are those of turns that have ended. A turn gets no more than what is left when it starts (its own budget is
-lowered to that), so one turn alone keeps the quota; turns that run at the same time each get what was left then, which bounds the
-overshoot by their number (``max_concurrent_turns``).
+Tokens and money of a day count as turns use them. A turn gets no more than what is left when it starts (its own budget is lowered to
+that), and what is left then goes on to bound it: see :mod:`app.turns.day_shares`.
 """
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,12 +19,16 @@ from app.domain.errors import QuotaExceededError, UnavailableError
 from app.domain.quotas import DAY_S, MINUTE_S, QuotaPolicy, QuotaState
 from app.domain.tenants import Tenant, TenantSettings
 from app.domain.turns import TurnRequest
-from app.ports import RateWindowStore, UsageStore
+from app.ports import Clock, RateWindowStore, UsageStore
+from app.turns.day_shares import DayShares
 
 logger = logging.getLogger(__name__)
 
 Number = TypeVar("Number", int, float)
 
+SOON_S = 2.0
+"""A place in the minute that is so near is waited for: windows count in whole seconds and keep a margin, so a place that is a minute old
+to its caller may need as long to be free. Whoever comes back after a minute is never refused for that."""
 CONCURRENT_RETRY_S = 1.0
 """When to ask again while too many turns are open: nobody knows when one ends."""
 _MICRO = 1_000_000
@@ -67,12 +71,17 @@ class Admission:
 class Quotas:
     """The quotas of all tenants."""
 
-    def __init__(self, windows: RateWindowStore, usage: UsageStore) -> None:
+    def __init__(self, windows: RateWindowStore, usage: UsageStore, clock: Clock, shares: DayShares) -> None:
         self._windows = windows
         self._usage = usage
+        self._shares = shares
+        self._clock = clock
 
     async def admit(self, tenant: Tenant) -> Admission:
-        """Take a place for one more turn. Raises QuotaExceededError, having taken none; UnavailableError when the database is away."""
+        """Take a place for one more turn; returns when it is there, at most ``SOON_S`` later.
+
+        Raises QuotaExceededError, having taken none; UnavailableError when the database is away.
+        """
         settings = tenant.settings
         states = await self._day(tenant)
         used_up = tuple(state for state in states if state.remaining == 0)
@@ -88,18 +97,21 @@ class Quotas:
 
     async def give_back(self, admission: Admission) -> None:
         """No turn came of it. Never raises: a place that cannot be given back is free again after a minute."""
-        if admission.booking is None:
-            return
+        if admission.booking is not None:
+            await self._give_back(admission.booking)
+
+    async def _give_back(self, booking: Booked) -> None:
         try:
-            await self._windows.give_back(admission.booking)
+            await self._windows.give_back(booking)
         except UnavailableError:
             logger.warning("a turn's place in its tenant's minute could not be given back")
 
     async def _day(self, tenant: Tenant) -> list[QuotaState]:
         tokens, cost_usd = tenant.settings.tokens_per_day, tenant.settings.cost_usd_per_day
-        if tokens is None and cost_usd is None:
+        if not tenant.settings.limits_day:
             return []
         use = await self._usage.today(tenant.id)
+        self._shares.learn(tenant.id, use)
         states = []
         if tokens is not None:
             states.append(_of_day(QuotaPolicy.TOKENS, tokens, use.tokens, use.ends_in_s))
@@ -110,12 +122,21 @@ class Quotas:
 
     async def _book(self, tenant: Tenant, per_minute: int) -> tuple[Booked, QuotaState]:
         limit = Limit(key=f"tenant:{tenant.id}", rpm=per_minute, tpm=None)
-        booking = await self._windows.book((limit,), 0, 0.0)
+        booking = await self._windows.book((limit,), 0, SOON_S)
         if isinstance(booking, Refused):
-            raise _refused((_requests(per_minute, 0, booking.delay_s),))
+            raise _refused((_requests(per_minute, 0, min(booking.delay_s, float(MINUTE_S))),))
+        if booking.delay_s > 0.0:
+            await self._wait(booking)
         use = (await self._windows.use((limit.key,))).get(limit.key)
         remaining = per_minute - (use.calls if use else 1)
         return booking, _requests(per_minute, max(0, remaining), float(MINUTE_S))
+
+    async def _wait(self, booking: Booked) -> None:
+        try:
+            await self._clock.sleep(booking.delay_s)
+        except asyncio.CancelledError:
+            await self._give_back(booking)
+            raise
 
 
 def too_many_open(settings: TenantSettings) -> QuotaExceededError:

@@ -43,8 +43,9 @@ from app.domain.turns import (
     TurnKind,
     TurnState,
 )
-from app.ports import Clock, MemoryStore, MessageStore, ModelClient, ModelClients, TenantStore, TodoStore, Toolboxes, TurnStore
+from app.ports import Clock, MemoryStore, MessageStore, ModelClient, ModelClients, TenantStore, TodoStore, Toolboxes, TurnStore, UsageStore
 from app.turns.counters import Counters
+from app.turns.day_shares import DayShares
 from app.turns.event_log import EventLog
 from app.turns.lease import Lease
 from app.turns.pauses import requires_action, unfinished_call
@@ -69,6 +70,8 @@ class RunnerParts:
     lease: Lease
     clock: Clock
     counters: Counters
+    usage: UsageStore
+    shares: DayShares
     should_hand_over: Callable[[], bool]
     """Whether this replica is leaving and another one can go on with its turns."""
     action_timeout_s: float
@@ -110,6 +113,8 @@ class TurnRunner:
             self._parts.counters.lost += 1
             logger.warning("the turn was taken over by another replica", extra={"turn_id": self._turn.fence.turn_id})
         finally:
+            if self._writer.share is not None:
+                self._writer.share.close()
             self._parts.log.remove(self._writer.live)
 
     async def end_lost(self) -> None:
@@ -160,8 +165,11 @@ class TurnRunner:
         parts = self._parts
         if tenant is None:
             tenant = await patiently(lambda: parts.tenants.tenant(self._turn.tenant_id), parts.clock)
-        if tenant is None:
-            raise InvalidRequestError("The tenant is disabled.")
+            if tenant is None:
+                raise InvalidRequestError("The tenant is disabled.")
+            await self._look_at_day(tenant)
+        if tenant.settings.limits_day:
+            self._writer.share = parts.shares.open(tenant, self._turn.state.counted)
         model = parts.models.for_chat(tenant, self._turn.request.model or self._turn.model)
         await self._load()
         if not self._announced:
@@ -176,6 +184,7 @@ class TurnRunner:
                 settings=tenant.settings,
                 todos=parts.todos,
                 memory=parts.memory,
+                allowance=self._writer.share,
             )
         )
         async with aclosing(loop.run(self._turn, self._writer.placed)) as facts:
@@ -184,6 +193,12 @@ class TurnRunner:
                     await self._show(fact)
                 elif await self._commit(fact):
                     return
+
+    async def _look_at_day(self, tenant: Tenant) -> None:
+        """A turn that waited was let in by what was left then."""
+        parts = self._parts
+        if tenant.settings.limits_day:
+            parts.shares.learn(tenant.id, await patiently(lambda: parts.usage.today(tenant.id), parts.clock))
 
     async def _load(self) -> None:
         """Take the session's messages, the turn's own included. A stateless call that was lost has none left: nobody goes on with it."""

@@ -14,7 +14,7 @@ from app.domain.errors import UnavailableError
 from app.domain.ids import ReplicaId, TenantId, TurnId
 from app.domain.openings import NewTurn, Opening, OpenTurn
 from app.domain.tenants import Tenant
-from app.domain.turns import InterruptReason, TurnState, TurnView, Unwatched
+from app.domain.turns import InterruptReason, PruneAges, TurnState, TurnView, Unwatched
 from app.ports import (
     Clock,
     MemoryStore,
@@ -25,10 +25,12 @@ from app.ports import (
     TodoStore,
     Toolboxes,
     TurnStore,
+    UsageStore,
     Wakeups,
 )
 from app.turns.active import ActiveTurns, Departure
 from app.turns.counters import Counters
+from app.turns.day_shares import DayShares
 from app.turns.event_log import EventLog
 from app.turns.lease import Lease
 from app.turns.pacing import Pacing
@@ -59,6 +61,7 @@ class Stores:
     tenants: TenantStore
     todos: TodoStore
     memory: MemoryStore
+    usage: UsageStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,7 @@ class Timing:
     poll_s: float = 0.4
     delta_retention_s: float = 6 * 3600.0
     action_timeout_s: float = 24 * 3600.0
+    stateless_retention_s: float = 30 * 86_400.0
     max_running_turns: int = 2_000
 
 
@@ -96,6 +100,7 @@ class TurnServer:
         self.departure = Departure(replica, stores.replicas)
         self.log = EventLog(stores.turns, lease=self.lease, clock=clock, wakeups=wakeups, counters=self.counters)
         self.pacing = Pacing(clock, self.counters)
+        self.shares = DayShares()
         self._parts = RunnerParts(
             turns=stores.turns,
             messages=stores.messages,
@@ -108,6 +113,8 @@ class TurnServer:
             lease=self.lease,
             clock=clock,
             counters=self.counters,
+            usage=stores.usage,
+            shares=self.shares,
             should_hand_over=self.departure.should_hand_over,
             action_timeout_s=timing.action_timeout_s,
         )
@@ -291,9 +298,11 @@ class TurnServer:
                 await self.close_queued(view, InterruptReason.EXPIRED)
 
     async def _run_pruning(self) -> None:
+        timing = self._timing
+        ages = PruneAges(deltas_s=timing.delta_retention_s, idempotency_s=IDEMPOTENCY_AGE_S, stateless_s=timing.stateless_retention_s)
         while True:
             await self._clock.sleep(PRUNE_EVERY_S)
-            await self._stores.turns.prune(self._timing.delta_retention_s, IDEMPOTENCY_AGE_S)
+            await self._stores.turns.prune(ages)
 
     def _spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(self._keep_going(name, work), name=name))

@@ -14,9 +14,10 @@ from app.domain.events import Fact, TerminalEvent
 from app.domain.messages import StoredMessage
 from app.domain.model import Delta
 from app.domain.openings import OpenTurn
-from app.domain.turns import Closing, Commit, Compaction, EventRow, MachineState, NewMessage, RowKind, TurnState
+from app.domain.turns import Closing, Commit, Committed, Compaction, EventRow, MachineState, NewMessage, RowKind, TurnState
 from app.ports import Clock, TurnStore
 from app.turns.counters import Counters
+from app.turns.day_shares import TurnShare
 from app.turns.event_log import EventLog
 from app.turns.lease import Lease
 from app.turns.live import LiveTurn
@@ -44,6 +45,9 @@ class TurnWriter:
         self.live = LiveTurn(turn.fence, turn.last_seq, turn.rows)
         self.state = turn.state
         self.closed = False
+        self.share: TurnShare | None = None
+        """Of the tenant's day, where that is limited: then each step adds to the day what the turn used."""
+        self._counted = turn.state.counted
         self.others_wait = False
         """Whether the last commit saw turns that wait for the session."""
         self.placed: list[StoredMessage] = []
@@ -115,6 +119,8 @@ class TurnWriter:
         compaction: Compaction | None = None,
     ) -> None:
         live = self.live
+        if state.counted != self._counted:
+            state = msgspec.structs.replace(state, counted=self._counted)
         async with live.write:
             deltas = live.unstored()
             first = live.last_seq + 1
@@ -138,6 +144,7 @@ class TurnWriter:
                     forget=forget,
                     context=context if in_session else None,
                     compaction=compaction if in_session else None,
+                    counts=self.share is not None,
                 )
             )
             self._fact_seq = facts.last
@@ -153,15 +160,19 @@ class TurnWriter:
     async def _store_commit(self, commit: Commit) -> None:
         """Commit; while the database is away try again, since a turn that can go on must not end for it."""
         try:
-            await patiently(lambda: self._try_commit(commit), self._clock)
+            committed = await patiently(lambda: self._try_commit(commit), self._clock)
         except LeaseLostError:
             self.live.lose()
             raise
+        self.others_wait = committed.others_wait
+        if self.share is not None:
+            self._counted = commit.state.spent
+            self.share.count(self._counted, committed.day)
 
-    async def _try_commit(self, commit: Commit) -> None:
+    async def _try_commit(self, commit: Commit) -> Committed:
         if self.live.lost:
             raise LeaseLostError
-        self.others_wait = await self._store.commit(commit)
+        return await self._store.commit(commit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from app.domain.events import FrameEncoder, IterationStarted
 from app.domain.ids import ReplicaId, SessionId, TenantId
 from app.domain.openings import OpenTurn
-from app.domain.turns import Closing, Commit, DeltaBatch, EventRow, MachineState, NewMessage, RowKind, TurnState
+from app.domain.turns import Closing, Commit, DeltaBatch, EventRow, MachineState, NewMessage, PruneAges, RowKind, TurnState
 from app.ports import TurnStore
 from tests.integration.store.builders import A, a_turn
 
@@ -44,3 +44,4 @@ def deltas(turn: OpenTurn, first: int, last: int) -> DeltaBatch:
 
 DONE = Closing(state=TurnState.COMPLETED, reason="answer", outcome=b'{"output":"x"}')
 STOPPED = Closing(state=TurnState.INTERRUPTED, reason="requested", outcome=b'{"output":""}')
+PRUNE_AGES = PruneAges(deltas_s=3_600.0, idempotency_s=86_400.0, stateless_s=7 * 86_400.0)

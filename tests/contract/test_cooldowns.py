@@ -193,3 +193,11 @@ async def test_the_latest_failure_is_read_first(timed: Timed) -> None:
         await timed.store.report(msgspec.structs.replace(DOWN, key=key))
         await timed.let_pass(1.0)
     assert [row.key for row in await timed.store.read()] == ["r:3", "r:2", "r:1"]
+
+
+async def test_a_reset_forgets_also_what_a_provider_asked_for_and_nothing_else(store: HealthStore) -> None:
+    await store.report(DOWN)
+    await store.report(PROMISE)
+    await store.reset([PROMISE.key, "k:unknown"])
+    assert (await only(store)).key == DOWN.key
+    assert (await store.report(PROMISE)).failures == 1

@@ -2,16 +2,18 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from app.domain.ids import SessionId, TenantId
 from app.domain.model import Usage
 from app.domain.openings import NewTurn, OpenTurn, Queued, Replayed, TooManyOpen
-from app.domain.turns import MachineState, OnBusy, TurnState
+from app.domain.quotas import Spent
+from app.domain.turns import Closing, Commit, MachineState, OnBusy, TurnState
 from app.ports import TurnStore
 from tests.contract.steps import DONE, STOPPED, opened, step
-from tests.contract.worlds import World, new_session
-from tests.integration.store.builders import a_turn
+from tests.contract.worlds import World, new_session, taken_over
+from tests.integration.store.builders import A, B, a_turn
 
 
 def within(turn: NewTurn, max_open: int) -> NewTurn:
@@ -87,7 +89,7 @@ async def test_the_first_look_at_a_day_finds_what_its_turns_have_used_and_every_
         assert 0 < use.ends_in_s <= 86_400
         turn = await opened(turns, tenant_id, session_id)
         await turns.commit(step(turn, state=used))
-        assert (await world.usage.today(tenant_id)).tokens == 100 * ended, "a turn that runs is not counted yet"
+        assert (await world.usage.today(tenant_id)).tokens == 100 * ended, "a step is not counted unless that is asked for"
         end = step(
             OpenTurn(**{name: getattr(turn, name) for name in turn.__struct_fields__} | {"last_seq": turn.last_seq + 1}),
             state=used,
@@ -115,3 +117,48 @@ async def test_ends_at_the_same_time_are_all_counted(turns: TurnStore, world: Wo
     used = MachineState(usage=Usage(output_tokens=5))
     await asyncio.gather(*(turns.commit(step(turn, state=used, closing=DONE)) for turn in running))
     assert (await world.usage.today(tenant_id)).tokens == 40
+
+
+def counting(turn: OpenTurn, used: Usage, cost_usd: float, *, counted: Spent, seq: int, closing: Closing | None = None) -> Commit:
+    """A step that adds to the day what was used since ``counted``."""
+    at = msgspec.structs.replace(turn, last_seq=seq - 1)
+    state = MachineState(usage=used, cost_usd=cost_usd, counted=counted)
+    return msgspec.structs.replace(step(at, state=state, closing=closing), counts=True)
+
+
+async def test_a_step_adds_to_the_day_what_was_used_since_the_one_before_and_tells_the_sums(
+    turns: TurnStore, world: World, tenant_id: TenantId, session_id: SessionId
+) -> None:
+    await world.usage.today(tenant_id)
+    turn, other = await opened(turns, tenant_id, session_id), await opened(turns, tenant_id, await new_session(world, tenant_id))
+    some, more = Usage(input_tokens=70, output_tokens=30), Usage(input_tokens=150, output_tokens=50)
+    seq = turn.last_seq
+    first = counting(turn, some, 0.25, counted=Spent(), seq=seq + 1)
+    told = (await turns.commit(first)).day
+    assert told is not None
+    assert (told.tokens, told.cost_usd) == (100, 0.25)
+    await turns.commit(first)  # the answer was lost: nothing is counted twice
+    told = (await turns.commit(counting(other, more, 0.5, counted=Spent(), seq=other.last_seq + 1))).day
+    assert told is not None
+    assert (told.tokens, told.cost_usd) == (300, 0.75), "what other turns have told is in it"
+    await turns.commit(counting(turn, more, 0.5, counted=Spent(100, 0.25), seq=seq + 2))
+    end = msgspec.structs.replace(counting(turn, more, 0.5, counted=Spent(200, 0.5), seq=seq + 3, closing=DONE), counts=False)
+    await turns.commit(end)
+    use = await world.usage.today(tenant_id)
+    assert (use.tokens, use.cost_usd, use.day) == (400, 1.0, told.day)
+
+
+async def test_who_takes_a_turn_over_knows_what_of_it_is_counted(
+    turns: TurnStore, world: World, tenant_id: TenantId, session_id: SessionId
+) -> None:
+    await world.usage.today(tenant_id)
+    turn = await opened(turns, tenant_id, session_id)
+    await turns.commit(counting(turn, Usage(output_tokens=100), 0.25, counted=Spent(), seq=turn.last_seq + 1))
+    await world.alive(A, -1.0)
+    await world.alive(B)
+    (taken,) = await taken_over(world, B)
+    assert taken.state.counted == Spent(100, 0.25)
+    ended = msgspec.structs.replace(taken.state, usage=Usage(output_tokens=130), cost_usd=0.5)
+    await turns.commit(step(taken, state=ended, closing=STOPPED))
+    use = await world.usage.today(tenant_id)
+    assert (use.tokens, use.cost_usd) == (130, 0.5)

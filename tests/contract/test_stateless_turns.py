@@ -12,7 +12,7 @@ from app.domain.messages import Message, Role, ToolCall
 from app.domain.openings import NewTurn, OpenTurn, Replayed, StatelessCall, TooManyOpen
 from app.domain.turns import EventRow, InterruptReason, NewMessage, RowKind, TurnRequest, TurnState
 from app.ports import TurnStore
-from tests.contract.steps import DONE, STOPPED, deltas, opened, step
+from tests.contract.steps import DONE, PRUNE_AGES, STOPPED, deltas, opened, step
 from tests.contract.worlds import World, taken_over
 from tests.integration.store.builders import A, B, a_turn, an_id
 
@@ -69,7 +69,7 @@ async def test_its_events_and_its_end_are_stored_like_any_others(turns: TurnStor
     turn = await called(turns, tenant_id)
     turn_id = turn.fence.turn_id
     assert await turns.append_deltas([deltas(turn, 2, 3)]) == {turn_id}
-    assert not await turns.commit(step(turn, closing=DONE, seq=4))
+    assert not (await turns.commit(step(turn, closing=DONE, seq=4))).others_wait
     rows, _ = (await turns.read_events([(turn_id, 1)]))[turn_id, 1]
     assert [(row.first, row.last, row.kind) for row in rows] == [(2, 3, RowKind.DELTAS), (4, 4, RowKind.TERMINAL)]
     view = await turns.get(tenant_id, turn_id)
@@ -139,8 +139,41 @@ async def test_old_keys_of_stateless_turns_are_forgotten(turns: TurnStore, world
     assert isinstance(turn, OpenTurn)
     await turns.commit(step(turn, closing=DONE))
     await world.pass_time(25 * 3600.0)
-    await turns.prune(3600.0, 86_400.0)
+    await turns.prune(PRUNE_AGES)
     assert isinstance(await turns.open(a_call(tenant_id, key="k")), OpenTurn)
+
+
+async def test_stateless_turns_are_deleted_some_time_after_their_end_and_no_others(
+    turns: TurnStore, world: World, tenant_id: TenantId, session_id: SessionId
+) -> None:
+    old, running = await called(turns, tenant_id), await called(turns, tenant_id)
+    in_session = await opened(turns, tenant_id, session_id)
+    for turn in (old, in_session):
+        await turns.commit(step(turn, closing=DONE))
+    await world.pass_time(PRUNE_AGES.stateless_s - 60.0)
+    young = await called(turns, tenant_id)
+    await turns.commit(step(young, closing=DONE))
+    await turns.prune(PRUNE_AGES)
+    assert await turns.get(tenant_id, old.fence.turn_id) is not None
+    await world.pass_time(120.0)
+    assert await turns.prune(PRUNE_AGES) == 1
+    found = {turn.fence.turn_id: await turns.get(tenant_id, turn.fence.turn_id) for turn in (old, running, in_session, young)}
+    assert {turn_id for turn_id, view in found.items() if view is None} == {old.fence.turn_id}
+    assert await turns.read_events([(old.fence.turn_id, 0)]) == {(old.fence.turn_id, 0): ([], True)}
+    assert await turns.prune(PRUNE_AGES) == 0
+
+
+async def test_a_stateless_turn_stays_while_its_key_can_name_it(turns: TurnStore, world: World, tenant_id: TenantId) -> None:
+    turn = await turns.open(a_call(tenant_id, key="k"))
+    assert isinstance(turn, OpenTurn)
+    await turns.commit(step(turn, closing=DONE))
+    await world.pass_time(7_200.0)
+    ages = msgspec.structs.replace(PRUNE_AGES, stateless_s=3_600.0)
+    await turns.prune(ages)
+    assert await turns.open(a_call(tenant_id, key="k")) == Replayed(turn_id=turn.fence.turn_id, same_body=True)
+    await world.pass_time(ages.idempotency_s)
+    await turns.prune(ages)
+    assert await turns.get(tenant_id, turn.fence.turn_id) is None
 
 
 async def test_stateless_turns_count_where_open_turns_are_limited(turns: TurnStore, tenant_id: TenantId, session_id: SessionId) -> None:

@@ -5,7 +5,7 @@ import msgspec
 from app.domain.ids import SessionId, TenantId, TurnId
 from app.domain.turns import SEQ_GAP, InterruptReason, RowKind, TurnState, Unwatched
 from app.ports import TurnStore
-from tests.contract.steps import DONE, deltas, opened, step
+from tests.contract.steps import DONE, PRUNE_AGES, deltas, opened, step
 from tests.contract.worlds import World, new_session, taken_over
 from tests.integration.store.builders import A, B
 
@@ -120,7 +120,7 @@ async def test_pruning_takes_deltas_of_old_turns_and_leaves_the_facts(
     fresh = await opened(turns, tenant_id, await new_session(world, tenant_id))
     await turns.append_deltas([deltas(fresh, 2, 9)])
     await world.pass_time(86_000.0)
-    assert await turns.prune(3600.0, 86_400.0) == 1
+    assert await turns.prune(PRUNE_AGES) == 1
     turn_id = old.fence.turn_id
     assert [row.kind for row in (await turns.read_events([(turn_id, 0)]))[turn_id, 0][0]] == [RowKind.FACTS, RowKind.TERMINAL]
-    assert await turns.prune(3600.0, 86_400.0) == 0
+    assert await turns.prune(PRUNE_AGES) == 0

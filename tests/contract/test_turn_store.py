@@ -11,7 +11,7 @@ from app.domain.messages import Message, MessageKind, Role, ToolCall
 from app.domain.openings import Busy, NoSession, OpenTurn, Queued, QueueFull, Replayed
 from app.domain.turns import Commit, EventRow, InterruptReason, MachineState, NewMessage, OnBusy, RowKind, TurnState
 from app.ports import TurnStore
-from tests.contract.steps import DONE, STOPPED, deltas, opened, step
+from tests.contract.steps import DONE, PRUNE_AGES, STOPPED, deltas, opened, step
 from tests.contract.worlds import TTL_S, World, new_session, taken_over
 from tests.integration.store.builders import A, B, a_turn, an_id
 
@@ -317,16 +317,16 @@ async def test_old_idempotency_keys_are_forgotten(turns: TurnStore, world: World
     assert isinstance(turn, OpenTurn)
     await turns.commit(step(turn, closing=DONE))
     await world.pass_time(25 * 3600.0)
-    await turns.prune(3600.0, 86_400.0)
+    await turns.prune(PRUNE_AGES)
     assert isinstance(await turns.open(a_turn(tenant_id, session_id, key="k")), OpenTurn)
 
 
 async def test_a_commit_says_whether_other_turns_wait(turns: TurnStore, tenant_id: TenantId, session_id: SessionId) -> None:
     turn = await opened(turns, tenant_id, session_id)
-    assert not await turns.commit(step(turn))
+    assert not (await turns.commit(step(turn))).others_wait
     await turns.open(a_turn(tenant_id, session_id, owner=None))
     turn = msgspec.structs.replace(turn, last_seq=2)
-    assert await turns.commit(step(turn, closing=DONE))
+    assert (await turns.commit(step(turn, closing=DONE))).others_wait
 
 
 async def test_a_turn_that_is_forgotten_leaves_the_context_and_stays_in_the_transcript(

@@ -63,6 +63,7 @@ OPERATOR = {
     ("PUT", "/admin/tenants/{name}/tools/{tool}"),
     ("DELETE", "/admin/tenants/{name}/tools/{tool}"),
     ("GET", "/admin/providers"),
+    ("POST", "/admin/providers/{tenant}/{provider}/reset"),
     ("GET", "/admin/usage"),
 }
 """For the admin key alone."""

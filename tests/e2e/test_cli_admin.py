@@ -1,5 +1,6 @@
 """Commands that end by themselves, in this process: tenants, keys, providers, chains, apply, migrate, and their errors."""
 
+import asyncio
 import json
 import logging
 import os
@@ -12,6 +13,16 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
+from app.clock import SystemClock
+from app.domain.delivery import CooldownReport, CooldownScope
+from app.domain.ids import TenantId
+from app.domain.model import FailureReason
+from app.domain.targets import target_keys
+from app.domain.tenants import Purpose
+from app.store.cooldowns import Cooldowns
+from app.store.engine import Database
+from app.store.secrets import Sealer
+from app.store.tenants import TenantRepository
 
 FOREIGN = ("GATEWAY_", "OPENAI_", "OPENROUTER_", "DATABASE_URL")
 
@@ -242,13 +253,63 @@ def test_the_health_of_routes_is_shown_as_a_table_and_like_the_admin_api(run: Co
     shown = run("providers", "health")
     assert shown.code == 0
     header, acme, other = shown.out.splitlines()
-    assert header.split()[:5] == ["TENANT", "PROVIDER", "CHAIN", "MODEL", "STATE"]
-    assert acme.split()[:6] == ["acme", "p", "chat", "0", "m", "healthy"]
+    assert header.split()[:6] == ["TENANT", "PROVIDER", "CREDENTIAL", "CHAIN", "MODEL", "STATE"]
+    assert acme.split()[:7] == ["acme", "p", "environment", "chat", "0", "m", "healthy"]
     assert "tenant disabled" in other
     assert "sk-never-shown" not in shown.out
     (view,) = json.loads(run("providers", "health", "--tenant", "acme", "--json").out)["data"]
     assert view["routes"][0]["health"]["state"] == "healthy"
     assert run("providers", "health", "--tenant", "nobody").code == 1
+    monkeypatch.delenv("ACME_PROVIDER_KEY")
+    _, acme, _ = run("providers", "health").out.splitlines()
+    assert "not set here" in acme
+    assert "no_credential" in acme
+    assert "healthy" not in acme
+
+
+@pytest.mark.usefixtures("with_database")
+def test_the_cool_downs_of_a_provider_are_reset(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACME_PROVIDER_KEY", "sk-never-shown")
+    created = json.loads(run("tenants", "create", "acme", "--json").out)
+    options = ("--name", "p", "--base-url", "http://127.0.0.1:9/v1", "--api-key", "env:ACME_PROVIDER_KEY")
+    assert run("providers", "set", "acme", *options).code == 0
+    assert run("chains", "set", "acme", "--route", "p=m", "--route", "p=other").code == 0
+    asyncio.run(cool_down(os.environ["DATABASE_URL"], created["id"]))
+    assert states(run("providers", "health").out) == ["cooling", "cooling"]
+    assert states(run("providers", "reset", "acme", "p", "m").out) == ["healthy", "cooling"]
+    assert states(run("providers", "reset", "acme", "p").out) == ["healthy", "healthy"]
+    (view,) = json.loads(run("providers", "reset", "acme", "p", "--json").out)["data"]
+    assert [place["health"]["state"] for place in view["routes"]] == ["healthy", "healthy"]
+    for words in (("nobody", "p"), ("acme", "q"), ("acme", "p", "unknown")):
+        assert run("providers", "reset", *words).code == 1
+    monkeypatch.delenv("ACME_PROVIDER_KEY")
+    refused = run("providers", "reset", "acme", "p")
+    assert refused.code == 1
+    assert "not set here" in refused.err
+
+
+def states(shown: str) -> list[str]:
+    return [line.split()[6] for line in shown.splitlines()[1:]]
+
+
+async def cool_down(url: str, tenant_id: str) -> None:
+    """Both models are at their limit, as their provider said."""
+    database = Database(url, 1)
+    try:
+        tenant = await TenantRepository(database, SystemClock(), Sealer(None), os.environ).tenant(TenantId(tenant_id))
+        assert tenant is not None
+        for route in tenant.chains[Purpose.CHAT]:
+            report = CooldownReport(
+                key=target_keys(tenant.id, route).key_model,
+                scope=CooldownScope.KEY_MODEL,
+                reason=FailureReason.RATE_LIMIT,
+                status=429,
+                duration_s=600.0,
+                promised=True,
+            )
+            await Cooldowns(database).report(report)
+    finally:
+        await database.close()
 
 
 @pytest.mark.usefixtures("with_database")

@@ -5,7 +5,7 @@ from tests.e2e.harness import ADMIN_KEY, KEY, Client
 from tests.e2e.routes import OPERATOR, PUBLIC
 from tests.e2e.scenes import opened
 
-PATH = {"name": "acme", "tool": "lookup", "key_id": "key_00000000000000000000000000"}
+PATH = {"name": "acme", "tool": "lookup", "tenant": "acme", "provider": "primary", "key_id": "key_00000000000000000000000000"}
 NOT_ADMIN: tuple[dict[str, str], ...] = (
     {"Authorization": ""},
     {"Authorization": "Bearer"},

@@ -49,7 +49,7 @@ async def test_requests_beyond_the_minute_are_answered_429_and_the_others_say_wh
         assert problem["retryable"] is True
         assert problem["violated_policies"] == ["requests"]
         assert problem["retry_after_s"] == int(refused.headers["Retry-After"])
-        assert 0 < int(refused.headers["Retry-After"]) <= 62
+        assert 0 < int(refused.headers["Retry-After"]) <= 60
         assert refused.headers["RateLimit-Policy"] == '"requests";q=2;w=60'
         assert re.fullmatch(r'"requests";r=0;t=\d+', refused.headers["RateLimit"])
         assert len((await client.http.get(f"/sessions/{session_id}/turns")).json()["data"]) == 2
@@ -154,3 +154,44 @@ async def test_a_turn_tells_what_it_used_of_each_route_and_the_operator_sees_the
     ]
     assert lines[1]["usage"] == used
     assert [place["health"]["state"] for view in health for place in view["routes"]] == ["cooling", "healthy"]
+
+
+LOOK = 'tool=get_time args={"timezone":"UTC"} usage=900/100'
+
+
+@pytest.mark.parametrize(
+    ("quota", "limit"),
+    [({"tokens_per_day": 10_000}, 10_000), ({"cost_usd_per_day": 11_000.0}, 10_000)],
+    ids=["tokens", "money"],
+)
+async def test_turns_that_run_end_when_all_of_them_have_used_up_the_day(
+    gateway: Replica, provider: Simulator, second: Replica, *, quota: dict[str, Any], limit: int
+) -> None:
+    await limited(gateway, provider, **quota)
+    async with gateway.client(QUOTA_KEY) as here, second.client(QUOTA_KEY) as there:
+        provider.play(*[f"{LOOK} first_ms=50"] * 40)
+        clients = [here, here, there]
+        sessions = [await here.session() for _ in clients]
+        started = await asyncio.gather(
+            *(post(client, session_id, background=True) for client, session_id in zip(clients, sessions, strict=True))
+        )
+        assert [response.status_code for response in started] == [202, 202, 202]
+        ends = [(await here.replay(response.json()["id"]))[-1].data for response in started]
+        assert [end["reason"] for end in ends] == ["budget_exhausted"] * 3
+        used = sum(end["usage"]["input_tokens"] + end["usage"]["output_tokens"] for end in ends)
+        assert 7_000 <= used <= limit + 1_000, "all together, and at most one call of the other replica more"
+        provider.clear()
+        session_id = await here.session()
+        assert (await post(here, session_id)).status_code in {200, 429}
+
+
+async def test_turns_that_start_at_once_share_what_is_left_of_the_day(gateway: Replica, provider: Simulator) -> None:
+    await limited(gateway, provider, tokens_per_day=6_000)
+    async with gateway.client(QUOTA_KEY) as client:
+        sessions = [await client.session(toolsets=[]) for _ in range(12)]
+        answers = await asyncio.gather(*(post(client, session_id, "[[sim tokens=1500 first_ms=300]]") for session_id in sessions))
+        ends = [answer.json() for answer in answers if answer.status_code == 200]
+        assert {answer.status_code for answer in answers} <= {200, 429}
+        assert {end["reason"] for end in ends} <= {"answer", "budget_exhausted", "output_truncated"}, answers[-1].text
+        used = sum(end["usage"]["input_tokens"] + end["usage"]["output_tokens"] for end in ends)
+        assert 3_000 <= used <= 6_100

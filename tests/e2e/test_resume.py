@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+from app.domain.turns import PruneAges
 from app.simulator.server import Simulator
 from app.store.engine import Database
 from app.store.turns import TurnRepository
@@ -82,7 +83,7 @@ async def test_readers_converge_after_the_deltas_were_pruned(client: Client, sec
     session = await client.session()
     frames = await client.run(session, '[[sim tool=get_time preamble="Let me see." tokens=80]]')
     turn_id = first_turn_id(frames)
-    assert await TurnRepository(database, 20.0).prune(0.0, 86_400.0) > 0
+    assert await TurnRepository(database, 20.0).prune(PruneAges(deltas_s=0.0, idempotency_s=86_400.0, stateless_s=86_400.0)) > 0
     facts = [frame for frame in frames if not frame.type.endswith(".delta")]
     assert "message.delta" in types(frames)
     async with second.client() as elsewhere:

@@ -76,7 +76,16 @@ async def test_without_a_good_key_every_route_is_closed(gateway: Replica, client
     session = await client.session()
     turn = first_turn_id(await client.run(session))
     before = await snapshot(database)
-    ids = {"session_id": session, "turn_id": turn, "name": "acme", "tool": "lookup", "key_id": "key_x", "model": "sim-text"}
+    ids = {
+        "session_id": session,
+        "turn_id": turn,
+        "name": "acme",
+        "tool": "lookup",
+        "key_id": "key_x",
+        "model": "sim-text",
+        "tenant": "acme",
+        "provider": "primary",
+    }
     bad: tuple[dict[str, str], ...] = (
         {"Authorization": ""},
         {"Authorization": "Bearer"},

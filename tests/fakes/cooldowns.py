@@ -82,6 +82,12 @@ class InMemoryCooldowns(HealthStore):
                 del self._rows[key]
 
     @override
+    async def reset(self, keys: Sequence[str]) -> None:
+        self._called("reset")
+        for key in keys:
+            self._rows.pop(key, None)
+
+    @override
     async def claim_probe(self, key: str, for_s: float) -> bool:
         self._called("claim_probe")
         now = self._clock.monotonic()

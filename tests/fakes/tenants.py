@@ -6,6 +6,7 @@ from typing_extensions import override
 
 from app.domain.ids import KeyId, ProviderId, TenantId
 from app.domain.model import ApiMode
+from app.domain.sessions import Page
 from app.domain.tenant_tools import EditTools
 from app.domain.tenants import KeyInfo, Principal, Provider, Purpose, Route, Tenant, TenantChange, TenantInfo, TenantSettings, TenantSpec
 from app.ports import TenantStore
@@ -17,7 +18,7 @@ class InMemoryTenants(TenantStore):
     def __init__(self) -> None:
         self._by_hash: dict[bytes, Principal] = {}
 
-    def add(self, name: str, api_key: str, *, models: tuple[str, ...] = ("m-test",)) -> Tenant:
+    def add(self, name: str, api_key: str, *, models: tuple[str, ...] = ("m-test",), settings: TenantSettings | None = None) -> Tenant:
         """A tenant with a chain of ``models``."""
         provider = Provider(
             id=ProviderId(f"prov_{name}"),
@@ -28,7 +29,9 @@ class InMemoryTenants(TenantStore):
             headers={},
         )
         routes = tuple(Route(provider=provider, model=model) for model in models)
-        tenant = Tenant(id=TenantId(f"ten_{name}"), name=name, revision=1, settings=TenantSettings(), chains={Purpose.CHAT: routes})
+        tenant = Tenant(
+            id=TenantId(f"ten_{name}"), name=name, revision=1, settings=settings or TenantSettings(), chains={Purpose.CHAT: routes}
+        )
         self._by_hash[hashlib.sha256(api_key.encode()).digest()] = Principal(tenant=tenant, key_id=KeyId(f"key_{name}"))
         return tenant
 
@@ -55,6 +58,10 @@ class InMemoryTenants(TenantStore):
     @override
     async def infos(self) -> list[TenantInfo]:
         return []
+
+    @override
+    async def page(self, limit: int, after: str | None) -> Page[TenantInfo]:
+        return Page(data=(), next_cursor=None)
 
     @override
     async def info(self, name: str) -> TenantInfo | None:

@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import date
 
 import msgspec
 from typing_extensions import override
@@ -28,10 +29,12 @@ from app.domain.openings import (
     TooManyOpen,
     opened_stateless,
 )
+from app.domain.quotas import DaySums, Spent
 from app.domain.sessions import Page
 from app.domain.turns import (
     SEQ_GAP,
     Commit,
+    Committed,
     DeltaBatch,
     EventRow,
     Fence,
@@ -40,6 +43,7 @@ from app.domain.turns import (
     MachineState,
     NewMessage,
     OnBusy,
+    PruneAges,
     RowKind,
     TurnAnswer,
     TurnState,
@@ -144,6 +148,7 @@ class InMemoryTurns(TurnStore):
         self.broken: set[TurnId] = set()
         self.held: dict[str, asyncio.Event] = {}
         self.kept: dict[SessionId, Kept] = {}
+        self.used: dict[tuple[TenantId, date], Spent] = {}
 
     @override
     async def open(self, turn: NewTurn) -> Opening:
@@ -283,7 +288,7 @@ class InMemoryTurns(TurnStore):
         )
 
     @override
-    async def commit(self, commit: Commit) -> bool:
+    async def commit(self, commit: Commit) -> Committed:
         await self._enter("commit")
         row = self.rows.get(commit.fence.turn_id)
         if row is None:
@@ -291,7 +296,7 @@ class InMemoryTurns(TurnStore):
         if not row.takes(commit):
             let_go = commit.hand_over or commit.waits_until_ms is not None
             if row.last_seq == commit.last_seq and (row.generation == commit.fence.generation or let_go):
-                return self._others_wait(row)
+                return Committed(self._others_wait(row))
             raise LeaseLostError
         for entry in commit.rows:
             row.add(entry)
@@ -300,14 +305,31 @@ class InMemoryTurns(TurnStore):
         session_id = row.new.session_id
         if session_id is not None:
             self._next_seq[session_id] = max(self._free_seq(session_id), commit.next_message_seq)
-        row.last_seq, row.machine = commit.last_seq, commit.state
+        row.last_seq, row.machine = commit.last_seq, self._counted(row, commit)
         if commit.forget:
             self._forget(row)
         if session_id is not None:
             self._keep(session_id, commit)
         self._release(row, commit)
         self._answer()
-        return self._others_wait(row)
+        return Committed(self._others_wait(row), self.day(row.new.tenant_id) if commit.counts else None)
+
+    def day(self, tenant_id: TenantId) -> DaySums:
+        """What the tenant's turns used today."""
+        today = self._clock.now().date()
+        used = self.used.get((tenant_id, today), Spent())
+        return DaySums(day=today, tokens=used.tokens, cost_usd=used.cost_usd)
+
+    def _counted(self, row: TurnRow, commit: Commit) -> MachineState:
+        """Add to the tenant's day what is to be added; returns the state that is kept."""
+        state = commit.state
+        if commit.closing is None and not commit.counts:
+            return state
+        added = state.spent.since(state.counted)
+        place = (row.new.tenant_id, self._clock.now().date())
+        before = self.used.get(place, Spent())
+        self.used[place] = Spent(before.tokens + added.tokens, before.cost_usd + added.cost_usd)
+        return msgspec.structs.replace(state, counted=state.spent) if commit.counts else state
 
     def _keep(self, session_id: SessionId, commit: Commit) -> None:
         kept = self.kept.get(session_id, NOTHING_KEPT)
@@ -492,17 +514,23 @@ class InMemoryTurns(TurnStore):
         return row.rows(after)[:READ_ROWS], waits or (row.state.terminal and after >= row.last_seq)
 
     @override
-    async def prune(self, delta_age_s: float, idempotency_age_s: float) -> int:
+    async def prune(self, ages: PruneAges) -> int:
         await self._enter("prune")
         removed = 0
-        for row in self.rows.values():
-            if row.ended_at is not None and row.ended_at < self._clock.monotonic() - delta_age_s:
+        now = self._clock.monotonic()
+        for turn_id, row in list(self.rows.items()):
+            if row.created_at_ms < self._clock.unix_ms() - ages.idempotency_s * 1000:
+                row.key = None
+                row.answers.clear()
+            if row.ended_at is None:
+                continue
+            if row.ended_at < now - ages.deltas_s:
                 kept = {first: entry for first, entry in row.events.items() if entry.kind is not RowKind.DELTAS}
                 removed += len(row.events) - len(kept)
                 row.events = kept
-            if row.created_at_ms < self._clock.unix_ms() - idempotency_age_s * 1000:
-                row.key = None
-                row.answers.clear()
+            if row.new.session_id is None and row.key is None and row.ended_at < now - ages.stateless_s:
+                del self.rows[turn_id]
+                removed += 1
         return removed
 
     async def _enter(self, name: str) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from app.api.admin_pages import key_page, provider_page, tenant_page, usage_page
 from app.api.admin_schemas import (
     ChainsBody,
     DisabledKey,
@@ -17,6 +18,7 @@ from app.api.admin_schemas import (
     NewKey,
     ProviderList,
     ProvidersBody,
+    ProviderView,
     TenantList,
     TenantView,
     answer,
@@ -26,9 +28,10 @@ from app.api.admin_schemas import (
     tenant_view,
 )
 from app.api.authentication import admin
+from app.api.paging import DEFAULT_LIMIT, After, Cursor, Limit
 from app.api.services import services_of
 from app.api.tenant_specs import parse_json
-from app.api.usage_schemas import UsageList, period, usage_list
+from app.api.usage_schemas import UsageList, period, usage_views
 from app.domain.errors import InvalidRequestError, NotFoundError
 from app.domain.ids import KeyId
 from app.domain.tenants import TenantChange, TenantInfo, TenantSpec
@@ -38,21 +41,25 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     403: {"description": "No admin key is configured."},
 }
 _UNKNOWN: dict[int | str, dict[str, Any]] = {404: {"description": "There is no such tenant or key."}}
+_NO_ROUTE: dict[int | str, dict[str, Any]] = {404: {"description": "There is no such tenant, or it has no such route."}}
+_BAD_CURSOR: dict[int | str, dict[str, Any]] = {422: {"description": "`cursor` or `limit` is invalid."}}
 _INVALID: dict[int | str, dict[str, Any]] = {422: {"description": "The body is invalid; `errors` points to the place."}}
 _CONFLICT: dict[int | str, dict[str, Any]] = {409: {"description": "The state does not allow it; `code` says why."}}
 
 TenantName = Annotated[str | None, Query(description="Only of this tenant.")]
+LineCursor = Annotated[str | None, Query(max_length=4_000, description="`next_cursor` of the page before.")]
+ModelName = Annotated[str | None, Query(max_length=256, description="Only routes to this model.")]
 FirstDay = Annotated[str | None, Query(alias="from", description="First day (UTC), YYYY-MM-DD; without it the last 30 days.")]
 LastDay = Annotated[str | None, Query(alias="to", description="Last day (UTC), included; without it today.")]
 
 router = APIRouter(prefix="/admin", tags=["admin"], dependencies=[Depends(admin)], responses=_REFUSALS)
 
 
-@router.get("/tenants", responses=answer(200, TenantList))
-async def list_tenants(request: Request) -> Response:
-    """All tenants, by name."""
-    infos = await services_of(request).tenants.infos()
-    return _json(TenantList(data=tuple(tenant_view(info) for info in infos)))
+@router.get("/tenants", responses={**answer(200, TenantList), **_BAD_CURSOR})
+async def list_tenants(request: Request, *, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, after: After = None) -> Response:
+    """The tenants, by name."""
+    page = await tenant_page(services_of(request).tenants, limit, cursor or after)
+    return _json(TenantList(data=tuple(tenant_view(info) for info in page.data), has_more=page.has_more, next_cursor=page.next_cursor))
 
 
 @router.post(
@@ -102,10 +109,11 @@ async def enable_tenant(request: Request, name: str) -> Response:
     return await _set_disabled(request, name, disabled=False)
 
 
-@router.get("/tenants/{name}/keys", responses={**answer(200, KeyList), **_UNKNOWN})
-async def list_keys(request: Request, name: str) -> Response:
-    """The keys of a tenant, without the keys themselves."""
-    return _json(KeyList(data=tuple(key_view(key) for key in (await _info(request, name)).keys)))
+@router.get("/tenants/{name}/keys", responses={**answer(200, KeyList), **_UNKNOWN, **_BAD_CURSOR})
+async def list_keys(request: Request, name: str, *, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, after: After = None) -> Response:
+    """The keys of a tenant, oldest first, without the keys themselves."""
+    page = key_page(await _info(request, name), limit, cursor or after)
+    return _json(KeyList(data=tuple(key_view(key) for key in page.data), has_more=page.has_more, next_cursor=page.next_cursor))
 
 
 @router.post(
@@ -174,24 +182,55 @@ async def put_chains(request: Request, name: str) -> Response:
     return _json(ChainsBody(chains=(await _change(request, name, TenantChange(chains=body.chains))).chains))
 
 
-@router.get("/providers", responses=answer(200, ProviderList))
-async def list_providers(request: Request, tenant: TenantName = None) -> Response:
-    """The providers of all tenants, or of one, with their routes: where credentials stand, how healthy each route is, what is used of its
-    limits. Routes of disabled tenants have no health."""
+@router.get("/providers", responses={**answer(200, ProviderList), **_UNKNOWN, **_BAD_CURSOR})
+async def list_providers(
+    request: Request, tenant: TenantName = None, *, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, after: After = None
+) -> Response:
+    """The providers of all tenants, or of one, by tenant and name, with their routes.
+
+    Where credentials stand, how healthy each route is, what is used of its limits; those that a provider told of are shown as the replica
+    that answers knows them. Routes of disabled tenants have no health.
+    """
     services = services_of(request)
-    infos = await services.tenants.infos() if tenant is None else [await _info(request, tenant)]
-    health = await services.route_health.read(infos)
-    return _json(ProviderList(data=tuple(view for info in infos for view in provider_views(info, health))))
+    only = None if tenant is None else await _info(request, tenant)
+    page = await provider_page(services.tenants, services.route_health, only, limit=limit, cursor=cursor or after)
+    return _json(ProviderList(data=page.data, has_more=page.has_more, next_cursor=page.next_cursor))
+
+
+@router.post("/providers/{tenant}/{provider}/reset", responses={**answer(200, ProviderView), **_NO_ROUTE})
+async def reset_provider(request: Request, tenant: str, provider: str, model: ModelName = None) -> Response:
+    """End the cool-downs of a provider's routes, or of those to one model, and forget their failures; idempotent.
+
+    Also those whose time the provider named. Every replica calls them again within about a second; what fails then cools down anew.
+    """
+    desk = services_of(request).route_health
+    info = await _info(request, tenant)
+    if not await desk.reset(info, provider, model):
+        raise NotFoundError
+    views = provider_views(info, await desk.read([info]))
+    return _json(next(view for view in views if view.name == provider))
 
 
 @router.get("/usage", responses={**answer(200, UsageList), **_UNKNOWN, **_INVALID})
-async def read_usage(request: Request, tenant: TenantName = None, first: FirstDay = None, last: LastDay = None) -> Response:
-    """Turns, tokens and money per tenant, day and route, from the turns that are stored: those of deleted sessions are gone."""
+async def read_usage(
+    request: Request,
+    tenant: TenantName = None,
+    first: FirstDay = None,
+    last: LastDay = None,
+    *,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: LineCursor = None,
+) -> Response:
+    """Turns, tokens and money per tenant, day and route, from the turns that are stored.
+
+    Those of deleted sessions are gone, and so are those of calls without a session after `GATEWAY_STATELESS_RETENTION_S`.
+    """
     services = services_of(request)
     if tenant is not None:
         await _info(request, tenant)
     begin, end = period(first, last, services.clock.now().date())
-    return _json(usage_list(await services.usage.report(tenant, begin, end)))
+    page = usage_page(usage_views(await services.usage.report(tenant, begin, end)), limit, cursor)
+    return _json(UsageList(data=page.data, has_more=page.has_more, next_cursor=page.next_cursor))
 
 
 async def _info(request: Request, name: str) -> TenantInfo:

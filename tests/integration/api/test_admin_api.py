@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from app.api.authentication import Authenticator
 from app.api.errors import install
-from app.api.route_health import HealthReader
+from app.api.route_health import HealthDesk
 from app.api.routes.admin import router
 from app.domain.delivery import CooldownReport, CooldownScope
 from app.domain.model import FailureReason, RouteRef, RouteUse, Usage
@@ -18,6 +18,9 @@ from app.domain.targets import rate_limits, target_keys
 from app.domain.tenants import Purpose
 from app.domain.turns import MachineState
 from app.ports import Clock
+from app.providers.health import HealthBoard
+from app.providers.limits import Limiter
+from app.providers.rate_headers import Allowance, RateHeaders
 from app.store.cooldowns import Cooldowns
 from app.store.engine import Database
 from app.store.rate_windows import RateWindows
@@ -41,7 +44,12 @@ def tenants(database: Database, clock: Clock) -> TenantRepository:
 
 
 @pytest.fixture
-async def client(database: Database, tenants: TenantRepository, clock: Clock) -> AsyncIterator[httpx.AsyncClient]:
+def limiter(database: Database, clock: Clock) -> Limiter:
+    return Limiter(RateWindows(database), HealthBoard(Cooldowns(database), clock), clock)
+
+
+@pytest.fixture
+def app(database: Database, tenants: TenantRepository, clock: Clock, limiter: Limiter) -> FastAPI:
     app = FastAPI()
     app.include_router(router)
     app.state.services = SimpleNamespace(
@@ -49,9 +57,14 @@ async def client(database: Database, tenants: TenantRepository, clock: Clock) ->
         tenants=tenants,
         clock=clock,
         usage=UsageRepository(database),
-        route_health=HealthReader(tenants, Cooldowns(database), RateWindows(database), clock),
+        route_health=HealthDesk(tenants, Cooldowns(database), RateWindows(database), clock, learnt=limiter.learnt),
     )
     install(app, app.routes)
+    return app
+
+
+@pytest.fixture
+async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://gateway", headers={"Authorization": f"Bearer {ADMIN}"}
     ) as client:
@@ -291,9 +304,164 @@ async def test_the_use_of_a_routes_limits_is_shown_beside_them(
     (health,) = await route_health(client)
 
     assert health["windows"] == [
-        {"scope": "key", "rpm": 60, "tpm": None, "calls": 1, "tokens": 700},
-        {"scope": "key_model", "rpm": 30, "tpm": 9_000, "calls": 1, "tokens": 700},
+        {"scope": "key", "source": "configured", "rpm": 60, "tpm": None, "calls": 1, "tokens": 700},
+        {"scope": "key_model", "source": "configured", "rpm": 30, "tpm": 9_000, "calls": 1, "tokens": 700},
     ]
+
+
+async def test_limits_that_a_provider_told_of_are_shown_beside_the_configured_ones(
+    client: httpx.AsyncClient, tenants: TenantRepository, limiter: Limiter
+) -> None:
+    limits = {"providers": [{**PROVIDER, "rpm": 60}], "chains": {"chat": [ROUTE]}}
+    response = await client.post("/admin/tenants", json={**SPEC, **limits})
+    tenant = await tenants.tenant(response.json()["id"])
+    assert tenant is not None
+    route = tenant.chains[Purpose.CHAT][0]
+    keys = target_keys(tenant.id, route)
+    told = Allowance(limit=20, remaining=19, reset_s=10.0, window_s=60.0)
+    await limiter.learn(keys, RateHeaders(requests=told, tokens=None))
+    await limiter.book(limiter.limits_for(tenant.id, route, keys), 5, 0.0)
+
+    (health,) = await route_health(client)
+
+    assert health["windows"] == [
+        {"scope": "key", "source": "configured", "rpm": 60, "tpm": None, "calls": 1, "tokens": 0},
+        {"scope": "key_model", "source": "learnt", "rpm": 20, "tpm": None, "calls": 1, "tokens": 0},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("environ", "secret", "state"),
+    [
+        pytest.param({}, "secret key", "missing", id="its variable is not set"),
+        pytest.param({"PRIMARY_KEY": "sk"}, "secret key", "environment", id="its variable is set"),
+        pytest.param({"PRIMARY_KEY": "sk"}, "another secret", "unreadable", id="its headers were encrypted with another secret"),
+    ],
+)
+async def test_a_route_whose_credential_cannot_be_read_is_not_called_healthy(
+    client: httpx.AsyncClient, database: Database, clock: Clock, app: FastAPI, *, environ: dict[str, str], secret: str, state: str
+) -> None:
+    response = await client.post("/admin/tenants", json={**SPEC, "providers": [{**PROVIDER, "api_key": "env:PRIMARY_KEY"}]})
+    assert response.status_code == 201, response.text
+    tenants = TenantRepository(database, clock, Sealer(secret), environ)
+    app.state.services.tenants = tenants
+    app.state.services.route_health = HealthDesk(tenants, Cooldowns(database), RateWindows(database), clock)
+    (provider,) = (await client.get("/admin/providers")).json()["data"]
+    assert provider["credential"] == state
+    assert provider["routes"][0]["health"]["state"] == ("healthy" if state == "environment" else "no_credential")
+
+
+async def test_a_reset_ends_the_cool_downs_of_a_provider_and_of_nobody_else(
+    client: httpx.AsyncClient, database: Database, tenants: TenantRepository
+) -> None:
+    chains = {"chat": [ROUTE, {**ROUTE, "model": "m-other"}, {**ROUTE, "provider": "backup"}]}
+    spec = {**SPEC, "providers": [PROVIDER, {**PROVIDER, "name": "backup", "api_key": "other"}], "chains": chains}
+    for name in ("acme", "rival"):
+        created = await client.post("/admin/tenants", json={**spec, "name": name})
+        tenant = await tenants.tenant(created.json()["id"])
+        assert tenant is not None
+        for route in tenant.chains[Purpose.CHAT]:
+            await Cooldowns(database).report(at_its_limit(target_keys(tenant.id, route).key_model))
+    assert await states(client) == {"acme": ["cooling"] * 3, "rival": ["cooling"] * 3}
+
+    response = await client.post("/admin/providers/acme/primary/reset", params={"model": "m-test"})
+
+    assert response.status_code == 200, response.text
+    assert [place["health"]["state"] for place in response.json()["routes"]] == ["healthy", "cooling"]
+    response = await client.post("/admin/providers/acme/primary/reset")
+    assert [place["health"]["state"] for place in response.json()["routes"]] == ["healthy", "healthy"]
+    assert (await client.post("/admin/providers/acme/primary/reset")).status_code == 200
+    assert await states(client) == {"acme": ["cooling", "healthy", "healthy"], "rival": ["cooling"] * 3}
+    for path in ("nobody/primary/reset", "acme/nothing/reset", "acme/primary/reset?model=unknown"):
+        assert (await client.post(f"/admin/providers/{path}")).status_code == 404
+
+
+def at_its_limit(key: str) -> CooldownReport:
+    return CooldownReport(
+        key=key, scope=CooldownScope.KEY_MODEL, reason=FailureReason.RATE_LIMIT, status=429, duration_s=120.0, promised=True
+    )
+
+
+async def states(client: httpx.AsyncClient) -> dict[str, list[str]]:
+    """The states of all routes by tenant, in the order of the list."""
+    found: dict[str, list[str]] = {}
+    for view in (await client.get("/admin/providers")).json()["data"]:
+        found.setdefault(view["tenant"], []).extend(place["health"]["state"] for place in view["routes"])
+    return found
+
+
+async def pages(client: httpx.AsyncClient, path: str, limit: int, **params: str) -> list[list[dict[str, Any]]]:
+    """Every page of a list."""
+    found = []
+    while True:
+        response = await client.get(path, params={**params, "limit": limit})
+        assert response.status_code == 200, response.text
+        page = response.json()
+        assert page["has_more"] is (page["next_cursor"] is not None)
+        found.append(page["data"])
+        if not page["has_more"]:
+            return found
+        params["cursor"] = page["next_cursor"]
+
+
+async def test_providers_and_tenants_are_read_in_pages(client: httpx.AsyncClient) -> None:
+    names = ("alpha", "beta", "delta", "gamma")
+    for name in names:
+        providers = [] if name == "beta" else [{**PROVIDER, "name": provider} for provider in ("z", "a", "m")]
+        response = await client.post("/admin/tenants", json={"name": name, "providers": providers})
+        assert response.status_code == 201, response.text
+    everybody = [f"{name}/{provider}" for name in names if name != "beta" for provider in ("a", "m", "z")]
+    for limit in (1, 2, 3, 4, 8, 9, 200):
+        read = await pages(client, "/admin/providers", limit)
+        assert [f"{view['tenant']}/{view['name']}" for page in read for view in page] == everybody
+        assert all(0 < len(page) <= limit for page in read)
+    of_one = await pages(client, "/admin/providers", 2, tenant="gamma")
+    assert [[view["name"] for view in page] for page in of_one] == [["a", "m"], ["z"]]
+    assert [[view["name"] for view in page] for page in await pages(client, "/admin/tenants", 3)] == [["alpha", "beta", "delta"], ["gamma"]]
+
+
+async def test_a_page_goes_on_behind_a_provider_and_a_tenant_that_are_gone(client: httpx.AsyncClient, database: Database) -> None:
+    for name in ("alpha", "beta"):
+        await client.post("/admin/tenants", json={"name": name, "providers": [{**PROVIDER, "name": "a"}, {**PROVIDER, "name": "b"}]})
+    first = (await client.get("/admin/providers", params={"limit": 1})).json()
+    await client.put("/admin/tenants/alpha/providers", json={"providers": [{**PROVIDER, "name": "b"}]})
+    (following, *_) = (await client.get("/admin/providers", params={"cursor": first["next_cursor"]})).json()["data"]
+    assert (following["tenant"], following["name"]) == ("alpha", "b")
+    await database.fetch(text("DELETE FROM tenants WHERE name = 'alpha'"))
+    rest = (await client.get("/admin/providers", params={"cursor": first["next_cursor"]})).json()["data"]
+    assert [view["tenant"] for view in rest] == ["beta", "beta"]
+
+
+async def test_keys_are_read_in_pages(client: httpx.AsyncClient) -> None:
+    await create(client)
+    made = [(await client.post("/admin/tenants/acme/keys", json={"name": str(index)})).json()["id"] for index in range(4)]
+    read = await pages(client, "/admin/tenants/acme/keys", 2)
+    assert [len(page) for page in read] == [2, 2, 1]
+    ids = [key["id"] for page in read for key in page]
+    assert ids == sorted(ids)
+    assert set(made) < set(ids)
+
+
+async def test_usage_is_read_in_pages(client: httpx.AsyncClient, database: Database) -> None:
+    created = await create(client)
+    turns = TurnRepository(database, lease_ttl_s=20.0)
+    session_id = await a_session(database, created["id"])
+    models = [f"m-{'ü' * 250}-{index}" for index in range(3)]
+    for model in models:
+        route = RouteRef(provider="primary", model=model)
+        state = MachineState(attempts=1, route=route, routes=(RouteUse(route=route, attempts=1),))
+        await turns.commit(step(await opened(turns, created["id"], session_id), state=state, closing=DONE))
+    await turns.commit(step(await opened(turns, created["id"], session_id), closing=DONE))
+    read = await pages(client, "/admin/usage", 1)
+    assert [line["route"] and line["route"]["model"] for page in read for line in page] == [None, *models]
+
+
+@pytest.mark.parametrize("path", ["/admin/tenants", "/admin/tenants/acme/keys", "/admin/providers", "/admin/usage"])
+@pytest.mark.parametrize("cursor", ["!", "WyJ4Ig", "WzFd", "Zm9vIGJhcg"])
+async def test_a_cursor_of_something_else_is_refused(client: httpx.AsyncClient, path: str, cursor: str) -> None:
+    await create(client)
+    response = await client.get(path, params={"cursor": cursor})
+    assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, "/cursor")
 
 
 async def test_providers_of_one_tenant_can_be_asked_for_and_those_of_a_disabled_one_have_no_health(client: httpx.AsyncClient) -> None:

@@ -70,6 +70,15 @@ async def test_the_closing_of_a_tenant_without_a_quota_of_a_day_writes_no_use(da
     assert await database.fetch(text("SELECT 1 FROM tenant_usage")) == []
 
 
+async def test_a_step_of_a_tenant_without_a_quota_of_a_day_writes_no_use_and_is_told_none(database: Database) -> None:
+    turns = TurnRepository(database, lease_ttl_s=20.0)
+    tenant_id = await a_tenant(database)
+    turn = await opened(turns, tenant_id, await a_session(database, tenant_id))
+    counting = msgspec.structs.replace(step(turn, state=MachineState(usage=Usage(output_tokens=5))), counts=True)
+    assert (await turns.commit(counting)).day is None
+    assert await database.fetch(text("SELECT 1 FROM tenant_usage")) == []
+
+
 async def test_a_day_that_was_begun_is_followed_by_the_next_without_a_look_at_it(database: Database) -> None:
     turns, usage = TurnRepository(database, lease_ttl_s=20.0), UsageRepository(database)
     tenant_id = await a_tenant(database)

@@ -9,8 +9,8 @@ from app.domain.messages import Message, Role
 from app.domain.openings import NewTurn, OpenTurn, StatelessCall
 from app.domain.turns import EventRow, RowKind, TurnRequest
 from app.store.engine import Database
-from app.store.turns import TurnRepository
-from tests.contract.steps import DONE, step
+from app.store.turns import PRUNE_BATCH, TurnRepository
+from tests.contract.steps import DONE, PRUNE_AGES, step
 from tests.integration.store.builders import A, a_tenant, an_id
 
 LARGE = "needle " * 20_000
@@ -56,12 +56,31 @@ async def test_a_large_conversation_is_stored_once_and_adds_no_rows(turns: TurnR
 async def test_its_conversation_goes_with_its_deltas(turns: TurnRepository, database: Database) -> None:
     turn = await opened(turns, await a_tenant(database))
     await turns.commit(step(turn, closing=DONE))
-    await turns.prune(3600.0, 86_400.0)
+    await turns.prune(PRUNE_AGES)
     assert (await database.fetch(text("SELECT history FROM turns")))[0].history is not None
     await database.fetch(text("UPDATE turns SET ended_at = ended_at - interval '2 hours'"))
-    await turns.prune(3600.0, 86_400.0)
+    await turns.prune(PRUNE_AGES)
     (row,) = await database.fetch(text("SELECT history, outcome FROM turns"))
     assert (row.history, row.outcome) == (None, DONE.outcome)
+
+
+async def test_pruning_goes_on_until_nothing_old_is_left(turns: TurnRepository, database: Database) -> None:
+    turn = await opened(turns, await a_tenant(database))
+    await turns.commit(step(turn, closing=DONE))
+    await database.fetch(text("UPDATE turns SET ended_at = ended_at - interval '8 days'"))
+    await database.fetch(text("DELETE FROM stateless_keys"))
+    columns = "tenant_id, state, request, message_id, input_message, machine, ended_at, history"
+    await database.fetch(
+        text(f"INSERT INTO turns (id, {columns}) SELECT 'turn_copy' || n, {columns} FROM turns, generate_series(1, 2 * :batch) AS n"),
+        {"batch": PRUNE_BATCH},
+    )
+    undeleted = msgspec.structs.replace(PRUNE_AGES, stateless_s=30 * 86_400.0)
+    await turns.prune(undeleted)
+    (row,) = await database.fetch(text("SELECT count(*) AS number, count(history) AS histories FROM turns"))
+    assert (row.number, row.histories) == (2 * PRUNE_BATCH + 1, 0)
+    assert await turns.prune(PRUNE_AGES) == 2 * PRUNE_BATCH + 1
+    for table in ("turns", "turn_events"):
+        assert (await database.fetch(text(f"SELECT count(*) AS number FROM {table}")))[0].number == 0
 
 
 async def test_its_key_goes_with_it(turns: TurnRepository, database: Database) -> None:

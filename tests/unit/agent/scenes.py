@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from typing_extensions import override
 
+from app.agent.budget import Allowance
 from app.agent.facts import End, LoopFact, Record
 from app.agent.loop import AgentLoop, LoopParts
 from app.clock import SystemClock
@@ -264,6 +265,7 @@ class Scene:
     rows: list[StoredMessage] = field(default_factory=opening)
     bench: Workbench = field(default_factory=Workbench)
     summariser: ModelClient | None = None
+    allowance: Allowance | None = None
 
     def begin(self, model: TalkingModel) -> AsyncGenerator[LoopFact, None]:
         """The turn's facts."""
@@ -301,6 +303,7 @@ class Scene:
             settings=TenantSettings(guardrails=self.guardrails),
             todos=MemoryTodoStore(),
             memory=InMemoryMemories(InMemorySessions(clock)),
+            allowance=self.allowance,
         )
         return AgentLoop(parts).run(turn, self.rows)
 

@@ -1,13 +1,15 @@
 """The budget of a turn: told in time, kept, and closed by exactly one call without tools."""
 
 import pytest
+from typing_extensions import override
 
-from app.agent.budget import MIN_OUTPUT, Budget, affords, is_used_up, output_limit, pressure
+from app.agent.budget import MIN_OUTPUT, Allowance, Budget, affords, is_used_up, output_limit, pressure
 from app.domain.conversation_events import BudgetWarning
 from app.domain.errors import ContextOverflowError, ModelError, ModelUnavailableError
 from app.domain.events import IterationStarted, MessageCompleted
 from app.domain.messages import Message, Role, ToolSpec
 from app.domain.model import FailureReason, FinishReason, Usage
+from app.domain.quotas import DayShare
 from app.domain.turns import Completed, CompletedReason, Failed, MachineState, PressureLevel
 from tests.unit.agent.scenes import Played, Said, Scene, Workbench, asks, cut, cut_call, says
 
@@ -248,3 +250,62 @@ async def test_an_ordinary_call_that_fails_is_no_closing_one(error: ModelError) 
     played = await Scene(max_iterations=2).play(asks("save"), error)
     assert isinstance(played.end.outcome, Failed)
     assert len(played.model.requests) == 2
+
+
+class Shared(Allowance):
+    """A day that others use too: each call for its share brings the next of ``shares``, the last one for ever."""
+
+    def __init__(self, *shares: DayShare) -> None:
+        self._shares = shares
+        self.held: list[int] = []
+
+    @override
+    def share(self) -> DayShare:
+        return self._shares[min(len(self.held), len(self._shares) - 1)]
+
+    @override
+    def hold(self, tokens: int) -> None:
+        self.held.append(tokens)
+
+
+@pytest.mark.parametrize(
+    ("share", "used"),
+    [
+        pytest.param(DayShare(tokens=300), "2 of 90 iterations, 260 of 300 tokens", id="tokens"),
+        pytest.param(DayShare(cost_usd=0.3), "2 of 90 iterations, 0.2600 of 0.3000 US dollars", id="money"),
+    ],
+)
+async def test_a_day_that_others_have_used_up_meanwhile_is_a_budget_that_is_used_up(share: DayShare, used: str) -> None:
+    allowance = Shared(DayShare(tokens=100_000), DayShare(tokens=100_000), share)
+    said = [says("So far.", *asks("save", q=number).tool_calls, used=(100, 30), cost_usd=0.13) for number in range(90)]
+    played = await Scene(allowance=allowance).play(*said)
+    assert len(played.model.requests) == 2
+    note = f"[The budget of this turn ({used}) was used up before the work was finished.]"
+    assert played.end.outcome == Completed(reason=CompletedReason.BUDGET_EXHAUSTED, output=f"So far.\n\n{note}")
+
+
+async def test_a_share_of_the_day_limits_each_call_and_is_held_for_it() -> None:
+    allowance = Shared(DayShare(tokens=2_000), DayShare(tokens=900))
+    played = await Scene(allowance=allowance, tools=()).play(cut("One,", used=(60, 40)), says("two.", used=(110, 5)))
+    caps = [request.options.output_cap for request in played.model.requests]
+    sizes = [request.input_tokens for request in played.model.requests]
+    assert caps == [2_000 - sizes[0], 900 - 100 - sizes[1]]
+    assert allowance.held == [sizes[0] + (caps[0] or 0), sizes[1] + (caps[1] or 0)]
+
+
+async def test_a_day_without_anything_left_makes_no_call() -> None:
+    played = await Scene(allowance=Shared(DayShare(tokens=-5, cost_usd=-0.1))).play(says("Never said."))
+    assert played.model.requests == []
+    assert played.end.outcome.reason is CompletedReason.BUDGET_EXHAUSTED
+
+
+async def test_the_turns_own_limits_hold_where_the_day_has_more() -> None:
+    played = await Scene(max_tokens=20, allowance=Shared(DayShare(tokens=5_000))).play(says("Never said."))
+    assert played.model.requests == []
+    assert played.end.outcome.reason is CompletedReason.BUDGET_EXHAUSTED
+
+
+async def test_a_call_holds_no_more_than_its_route_may_say() -> None:
+    allowance = Shared(DayShare(tokens=1_000_000))
+    played = await Scene(allowance=allowance).play(says("Four."))
+    assert allowance.held == [played.model.requests[0].input_tokens + played.model.room.output_tokens]

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from app.api.app import create_api
 from app.api.authentication import Authenticator
-from app.api.route_health import HealthReader
+from app.api.route_health import HealthDesk
 from app.api.services import Services
 from app.clock import SystemClock
 from app.turns.counters import Counters
@@ -93,7 +93,7 @@ def build(admin_key: str | None = ADMIN_KEY) -> Gateway:
         turns=gateway.turns,
         usage=InMemoryUsage(InMemoryTurns(gateway.sessions, InMemoryReplicas(clock), clock), clock),
         cooling=lambda: 2,
-        route_health=HealthReader(tenants, InMemoryCooldowns(clock), InMemoryRateWindows(clock), clock),
+        route_health=HealthDesk(tenants, InMemoryCooldowns(clock), InMemoryRateWindows(clock), clock),
         readiness=readiness,
         admin_key=admin_key,
         max_body_bytes=MAX_BODY_BYTES,

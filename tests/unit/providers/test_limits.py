@@ -139,6 +139,15 @@ async def test_what_was_learnt_is_forgotten_after_ten_minutes_without_news(limit
     assert limiter.limits_for(TENANT, ROUTE, KEYS)[1].rpm is None
 
 
+async def test_what_was_learnt_can_be_read_while_it_is_believed(limiter: Limiter, hand: HandClock) -> None:
+    assert limiter.learnt(TENANT, ROUTE) is None
+    await limiter.learn(KEYS, RateHeaders(requests=of_a_minute(20), tokens=of_a_minute(50_000)))
+    assert limiter.learnt(TENANT, ROUTE) == model_limit(20, 50_000)
+    assert limiter.learnt(TenantId("ten_b"), ROUTE) is None
+    await hand.advance(601.0)
+    assert limiter.learnt(TENANT, ROUTE) is None
+
+
 async def test_a_limit_used_up_pauses_the_model_as_long_as_the_provider_says(limiter: Limiter, board: HealthBoard) -> None:
     await limiter.learn(KEYS, RateHeaders(requests=of_a_minute(20, remaining=3), tokens=None))
     assert board.standing(KEYS) == HEALTHY

@@ -191,6 +191,7 @@ class Stage:
                 tenants=self.tenants,
                 todos=MemoryTodoStore(),
                 memory=InMemoryMemories(self.sessions),
+                usage=self.usage,
             ),
             models=OneModel(model),
             toolboxes=toolbox or InMemoryToolbox({"shop": ("buy",)}),
@@ -201,7 +202,7 @@ class Stage:
 
     def service(self, server: TurnServer, model: ModelClient) -> Turns:
         """What callers see of a server."""
-        return Turns(server, self.turns, OneModel(model), self.clock, quotas=Quotas(self.windows, self.usage))
+        return Turns(server, self.turns, OneModel(model), self.clock, quotas=Quotas(self.windows, self.usage, self.clock, server.shares))
 
     def state(self, turn_id: TurnId) -> TurnState:
         """Where a turn stands."""
@@ -302,9 +303,9 @@ def session_of(turn: OpenTurn) -> SessionId:
     return turn.fence.session_id
 
 
-async def close(writer: TurnWriter, turn: OpenTurn) -> None:
+async def close(writer: TurnWriter, turn: OpenTurn, state: MachineState | None = None) -> None:
     """End a turn as completed."""
-    await writer.close(completed(turn), before=(), messages=(), state=MachineState(), to=TurnState.COMPLETED, forget=False)
+    await writer.close(completed(turn), before=(), messages=(), state=state or MachineState(), to=TurnState.COMPLETED, forget=False)
 
 
 def said(turn: OpenTurn, seq: int, text: str) -> StoredMessage:

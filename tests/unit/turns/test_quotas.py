@@ -1,6 +1,7 @@
 """A tenant's quotas where a turn is started."""
 
 import asyncio
+import math
 
 import msgspec
 import pytest
@@ -12,8 +13,10 @@ from app.domain.openings import OpenTurn
 from app.domain.quotas import QuotaPolicy
 from app.domain.tenants import TenantSettings
 from app.domain.turns import Commit, EventRow, MachineState, OnBusy, RowKind, TurnRequest
+from app.turns.quotas import SOON_S
 from app.turns.service import Started, Turns
 from tests.contract.steps import DONE
+from tests.fakes.clock import settle
 from tests.unit.turns.stage import Stage, Talker
 
 
@@ -74,10 +77,38 @@ async def test_more_turns_in_a_minute_than_allowed_are_refused_until_the_first_i
     (violated,) = error.violated
     assert (violated.policy, violated.limit, violated.window_s, violated.remaining) == (QuotaPolicy.REQUESTS, 2, 60, 0)
     assert violated.reset_s is not None
-    assert 0 < violated.reset_s <= 62
+    assert 0 < violated.reset_s <= 60
     assert door.turns.counters.quota_refusals["requests"] == 1
     await door.stage.clock.advance(62.0)
     await door.start()
+
+
+async def test_who_comes_back_when_told_to_waits_at_most_for_the_rest_of_the_count_and_is_not_refused_again() -> None:
+    door = Door(TenantSettings(requests_per_minute=1))
+    await door.start()
+    (violated,) = (await door.refused()).violated
+    assert violated.reset_s is not None
+    assert violated.window_s is not None
+    assert math.ceil(violated.reset_s) <= violated.window_s
+    began = door.stage.clock.monotonic()
+    await door.stage.clock.advance(math.ceil(violated.reset_s))
+    coming = asyncio.ensure_future(door.start())
+    await door.stage.until(coming.done)
+    assert isinstance(coming.result(), Started)
+    assert 62.0 <= door.stage.clock.monotonic() - began + 0.1 <= 60.0 + SOON_S + 0.5
+
+
+async def test_a_client_that_leaves_while_its_place_is_near_gives_it_back() -> None:
+    door = Door(TenantSettings(requests_per_minute=1))
+    await door.start()
+    await door.stage.clock.advance(60.5)
+    coming = asyncio.ensure_future(door.start())
+    await settle()
+    coming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await coming
+    assert door.stage.windows.given_back == door.stage.windows.bookings[-1:]
+    assert len(door.stage.windows.bookings) == 2
 
 
 async def test_a_turn_that_was_not_opened_gives_its_place_back() -> None:

@@ -10,6 +10,8 @@ from typing_extensions import override
 from app.domain.ids import ReplicaId, SessionId, TurnId
 from app.domain.messages import StoredMessage
 from app.domain.openings import NewTurn, OpenTurn, Queued
+from app.domain.quotas import Spent
+from app.domain.tenants import TenantSettings
 from app.domain.turns import SEQ_GAP, InterruptReason, OnBusy, TurnState
 from app.turns.server import RECOVER_LIMIT, TurnServer
 from tests.fakes.clock import settle
@@ -351,3 +353,34 @@ async def test_stopping_interrupts_what_still_runs_and_gives_the_lease_back(stag
     await server.stop()
     assert reasons(stage, turn.fence.turn_id) == ["shutdown"]
     assert not stage.replicas.is_alive(A)
+
+
+async def test_a_turn_that_waited_starts_with_what_is_left_of_the_day_then(stage: Stage, server: TurnServer, model: Talker) -> None:
+    stage.tenant = stage.tenants.add("acme", "agw_key", settings=TenantSettings(tokens_per_day=1_000))
+    turn = await opened(stage, server)
+    waiting = await queued(stage, server, session_of(turn))
+    await stage.until(lambda: model.streams == 1)
+    stage.turns.used[stage.tenant.id, stage.clock.now().date()] = Spent(1_000)
+    asked = len(model.requests)
+    model.go.set()
+    await stage.until(lambda: stage.state(waiting) is TurnState.COMPLETED)
+    assert reasons(stage, turn.fence.turn_id, waiting) == ["answer", "budget_exhausted"]
+    assert len(model.requests) == asked
+    assert stage.usage.calls["today"] == 1
+
+
+async def played(settings: TenantSettings, rounds: int) -> tuple[int, ...]:
+    """How often a turn with so many tool calls asked the stores of turns and of use."""
+    stage = Stage()
+    stage.tenant = stage.tenants.add("acme", "agw_key", settings=settings)
+    async with running(stage.server(Talker(rounds=rounds, go=True))) as server:
+        turn = await opened(stage, server)
+        await stage.until(lambda: stage.state(turn.fence.turn_id) is TurnState.COMPLETED)
+    return stage.turns.calls["open"], stage.turns.calls["commit"], stage.usage.calls["today"]
+
+
+@pytest.mark.parametrize("rounds", [0, 3])
+async def test_a_quota_of_a_day_costs_a_turn_that_runs_no_call_to_the_database(rounds: int) -> None:
+    plain = await played(TenantSettings(), rounds)
+    assert plain == (1, 1 + 2 * rounds, 0)
+    assert await played(TenantSettings(tokens_per_day=1_000_000, cost_usd_per_day=100.0), rounds) == plain

@@ -1,11 +1,16 @@
 import asyncio
 
+import msgspec
 import pytest
 
 from app.domain.errors import LeaseLostError
 from app.domain.events import TurnQueued, frame_seq
+from app.domain.model import Usage
 from app.domain.openings import OpenTurn
+from app.domain.quotas import DayShare, Spent
+from app.domain.tenants import TenantSettings
 from app.domain.turns import MachineState, RowKind, TurnState
+from app.turns.day_shares import DayShares
 from app.turns.live import MAX_UNSTORED_BYTES
 from app.turns.writer import RETRY_S, TurnWriter, uninterrupted
 from tests.fakes.clock import settle
@@ -243,3 +248,26 @@ async def test_the_lease_of_a_writer_outlives_a_missed_beat(stage: Stage, replic
     await stage.clock.advance(2 * BEAT_S)
     await writer.show(deltas(1))
     assert writer.live.last_seq == 2
+
+
+async def test_each_step_of_a_tenant_with_a_quota_of_a_day_counts_what_is_new(stage: Stage, turn: OpenTurn, writer: TurnWriter) -> None:
+    shares = DayShares()
+    tenant = msgspec.structs.replace(stage.tenant, settings=TenantSettings(tokens_per_day=1_000))
+    writer.share = shares.open(tenant, turn.state.counted)
+    await writer.record((fact(),), (), MachineState(usage=Usage(output_tokens=100), cost_usd=0.5))
+    assert stage.turns.day(tenant.id).tokens == 100
+    assert writer.share.share() == DayShare(tokens=1_000)
+    stage.turns.answers_lost = 1
+    recording = asyncio.ensure_future(writer.record((fact(),), (), MachineState(usage=Usage(output_tokens=150), cost_usd=0.75)))
+    await stage.until(recording.done)
+    assert (stage.turns.day(tenant.id).tokens, stage.turns.day(tenant.id).cost_usd) == (150, 0.75)
+    assert stage.turns.rows[turn.fence.turn_id].machine.counted == Spent(150, 0.75)
+    await writer.record((fact(),), (), MachineState(usage=Usage(output_tokens=180), cost_usd=0.75))
+    assert stage.turns.day(tenant.id).tokens == 180
+
+
+async def test_the_end_of_a_turn_that_was_counted_before_adds_the_rest_alone(stage: Stage, replica: Replica, turn: OpenTurn) -> None:
+    counted = msgspec.structs.replace(turn, state=MachineState(usage=Usage(output_tokens=100), counted=Spent(100, 0.0)))
+    writer = stage.writer(replica, counted)
+    await close(writer, counted, MachineState(usage=Usage(output_tokens=130)))
+    assert stage.turns.day(stage.tenant.id).tokens == 30
