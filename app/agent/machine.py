@@ -6,7 +6,7 @@
     ───────────────────────────┼──────────────────────────────────────────────────────────────────────────────
     tool calls                 │ RunTools, then the next iteration while the budget allows one
     text                       │ Finish completed: answer
-    refusal                    │ Finish completed: refusal
+    refusal                    │ Finish completed: refusal; behind parts of an answer, failed: content_filtered
     cut by length              │ CallAgain (truncation.py), in the end Finish failed: output_truncated
     cut by the content filter  │ Finish failed: content_filtered
     model call impossible      │ Finish failed: context_exhausted | content_filtered | invalid_response | provider_unavailable
@@ -162,6 +162,9 @@ def after_reply(state: MachineState, reply: ModelReply, budget: Budget, *, may_c
             return _after_cut(state, reply, budget, may_continue=may_continue)
         case FinishReason.CONTENT_FILTER:
             detail = "The provider's content filter stopped the answer."
+            return state, _failed(FailedReason.CONTENT_FILTERED, detail, output=_whole(state, reply.text))
+        case FinishReason.REFUSAL if state.parts:
+            detail = "The model refused to go on with its answer."
             return state, _failed(FailedReason.CONTENT_FILTERED, detail, output=_whole(state, reply.text))
         case FinishReason.REFUSAL:
             return state, _answer(state, CompletedReason.REFUSAL, reply)
