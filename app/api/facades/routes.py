@@ -148,7 +148,7 @@ def _echo(body: ResponseCreate, session_id: SessionId | None) -> dict[str, Any]:
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": body.previous_response_id,
         "conversation": None if session_id is None else {"id": session_id},
-        "reasoning": {"effort": (body.reasoning or {}).get("effort"), "summary": None},
+        "reasoning": {"effort": (body.reasoning or {}).get("effort"), "summary": (body.reasoning or {}).get("summary")},
         "background": False,
         "store": False,
         "temperature": body.temperature,
