@@ -163,11 +163,8 @@ def after_reply(state: MachineState, reply: ModelReply, budget: Budget, *, may_c
         case FinishReason.CONTENT_FILTER:
             detail = "The provider's content filter stopped the answer."
             return state, _failed(FailedReason.CONTENT_FILTERED, detail, output=_whole(state, reply.text))
-        case FinishReason.REFUSAL if state.parts:
-            detail = "The model refused to go on with its answer."
-            return state, _failed(FailedReason.CONTENT_FILTERED, detail, output=_whole(state, reply.text))
         case FinishReason.REFUSAL:
-            return state, _answer(state, CompletedReason.REFUSAL, reply)
+            return state, _refusal(state, reply)
         case FinishReason.STOP | FinishReason.TOOL_CALLS:
             if not reply.tool_calls:
                 return state, _answer(state, CompletedReason.ANSWER, reply)
@@ -205,7 +202,7 @@ def after_failure(state: MachineState, error: ModelError, budget: Budget) -> Fin
         retryable=not forget and reason not in _PERMANENT,
         output=_whole(state, ""),
         retry_after_s=None if forget or reason in _BROKEN else error.retry_after_s,
-        refused=reason in (FailureReason.INVALID_REQUEST, FailureReason.BAD_UNICODE),
+        refused=reason in _CALLERS,
     )
     return Finish(outcome=outcome, message=None, forget=forget)
 
@@ -219,6 +216,8 @@ _REFUSED = {
     FailureReason.BAD_UNICODE: FailedReason.PROVIDER_UNAVAILABLE,
 }
 """Failures for what is in the request: it would be refused again."""
+_CALLERS = frozenset({FailureReason.INVALID_REQUEST, FailureReason.UNSUPPORTED, FailureReason.BAD_UNICODE})
+"""Of those: what the caller asked for, and can ask for differently."""
 _BROKEN = {FailureReason.INVALID_RESPONSE: FailedReason.INVALID_RESPONSE, FailureReason.INCOMPLETE_STREAM: FailedReason.INVALID_RESPONSE}
 
 
@@ -308,6 +307,13 @@ def _closed(state: MachineState, reply: ModelReply | None, budget: Budget, *, fo
 
 def _failed(reason: FailedReason, detail: str, *, output: str) -> Finish:
     return Finish(outcome=Failed(reason=reason, detail=detail, retryable=False, output=output), message=None)
+
+
+def _refusal(state: MachineState, reply: ModelReply) -> Finish:
+    if state.parts:
+        detail = "The model refused to go on with its answer."
+        return _failed(FailedReason.CONTENT_FILTERED, detail, output=_whole(state, reply.text))
+    return _answer(state, CompletedReason.REFUSAL, reply)
 
 
 def _answer(state: MachineState, reason: CompletedReason, reply: ModelReply) -> Finish:

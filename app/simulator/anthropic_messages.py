@@ -142,7 +142,11 @@ def _spoken_stream(script: Script, view: RequestView) -> SpokenStream:
     tokens = _token_chunks(only_content(script), view.model)
     usage = _usage(script, view, len(tokens))
     kind = stream_fault(script)
-    end = [] if kind is StreamFaultKind.NO_FINISH else [end_event(ending_of(_stop_reason(script), script.refusal), {"output_tokens": usage["output_tokens"]})]
+    end = (
+        []
+        if kind is StreamFaultKind.NO_FINISH
+        else [end_event(ending_of(_stop_reason(script), script.refusal), {"output_tokens": usage["output_tokens"]})]
+    )
     stop = [] if kind is StreamFaultKind.NO_DONE else [STOP]
     return SpokenStream(
         opening=chunk(start_event(view.model, {**usage, "output_tokens": 1}) + PING),
