@@ -6,7 +6,7 @@
     ───────────────────────────┼──────────────────────────────────────────────────────────────────────────────
     tool calls                 │ RunTools, then the next iteration while the budget allows one
     text                       │ Finish completed: answer
-    refusal                    │ Finish completed: refusal
+    refusal                    │ Finish completed: refusal; behind parts of an answer, failed: content_filtered
     cut by length              │ CallAgain (truncation.py), in the end Finish failed: output_truncated
     cut by the content filter  │ Finish failed: content_filtered
     model call impossible      │ Finish failed: context_exhausted | content_filtered | invalid_response | provider_unavailable
@@ -173,7 +173,7 @@ def after_reply(state: MachineState, reply: ModelReply, budget: Budget, *, may_c
             detail = "The provider's content filter stopped the answer."
             return state, _failed(FailedReason.CONTENT_FILTERED, detail, output=_whole(state, reply.text))
         case FinishReason.REFUSAL:
-            return state, _answer(state, CompletedReason.REFUSAL, reply)
+            return state, _refusal(state, reply)
         case FinishReason.STOP | FinishReason.TOOL_CALLS:
             if not reply.tool_calls:
                 return state, _answer(state, CompletedReason.ANSWER, reply)
@@ -211,7 +211,7 @@ def after_failure(state: MachineState, error: ModelError, budget: Budget) -> Fin
         retryable=not forget and reason not in _PERMANENT,
         output=_whole(state, ""),
         retry_after_s=None if forget or reason in _BROKEN else error.retry_after_s,
-        refused=reason in (FailureReason.INVALID_REQUEST, FailureReason.BAD_UNICODE),
+        refused=reason in _CALLERS,
     )
     return Finish(outcome=outcome, message=None, forget=forget)
 
@@ -225,6 +225,8 @@ _REFUSED = {
     FailureReason.BAD_UNICODE: FailedReason.PROVIDER_UNAVAILABLE,
 }
 """Failures for what is in the request: it would be refused again."""
+_CALLERS = frozenset({FailureReason.INVALID_REQUEST, FailureReason.UNSUPPORTED, FailureReason.BAD_UNICODE})
+"""Of those: what the caller asked for, and can ask for differently."""
 _BROKEN = {FailureReason.INVALID_RESPONSE: FailedReason.INVALID_RESPONSE, FailureReason.INCOMPLETE_STREAM: FailedReason.INVALID_RESPONSE}
 
 
@@ -314,6 +316,13 @@ def _closed(state: MachineState, reply: ModelReply | None, budget: Budget, *, fo
 
 def _failed(reason: FailedReason, detail: str, *, output: str) -> Finish:
     return Finish(outcome=Failed(reason=reason, detail=detail, retryable=False, output=output), message=None)
+
+
+def _refusal(state: MachineState, reply: ModelReply) -> Finish:
+    if state.parts:
+        detail = "The model refused to go on with its answer."
+        return _failed(FailedReason.CONTENT_FILTERED, detail, output=_whole(state, reply.text))
+    return _answer(state, CompletedReason.REFUSAL, reply)
 
 
 def _answer(state: MachineState, reason: CompletedReason, reply: ModelReply) -> Finish:

@@ -1,7 +1,7 @@
 """Request bodies: read and validated inside the handler, so after authentication and not before it as FastAPI's own would be."""
 
 import json
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
@@ -10,6 +10,12 @@ from app.api.errors import FieldError, InvalidBodyError
 from app.domain.messages import clean_json
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+async def raw_object(request: Request) -> dict[str, Any]:
+    """The body of a request that :func:`read_body` has taken, as JSON values and with every member that it has."""
+    raw: dict[str, Any] = clean_json(json.loads(await request.body() or b"{}"))
+    return raw
 
 
 async def read_body(request: Request, model: type[Model]) -> Model:

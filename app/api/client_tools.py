@@ -57,4 +57,7 @@ def _tool(function: object, place: str) -> ToolSpec:
     schema = clean_json(parameters or _NO_PARAMETERS)
     if schema.setdefault("type", "object") != "object":
         raise InvalidRequestError('The schema of a function\'s parameters has "type": "object".', pointer=f"{place}/parameters/type")
-    return ToolSpec(name=name, description=clean_text(description or ""), parameters=schema)
+    strict = function.get("strict")
+    if strict is not None and not isinstance(strict, bool):
+        raise InvalidRequestError("Must be true or false.", pointer=f"{place}/strict")
+    return ToolSpec(name=name, description=clean_text(description or ""), parameters=schema, strict=strict is True)

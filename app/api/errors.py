@@ -123,7 +123,7 @@ class InvalidBodyError(Exception):
         if details[0]["type"] == "json_invalid":
             return cls("invalid_json", (FieldError("", "The body is not valid JSON, or nested too deeply."),))
         document = pydantic_core.from_json(content)
-        return cls("invalid_request", _field_errors((_place(item, document), item["msg"]) for item in details))
+        return cls("invalid_request", _field_errors(_telling([(_place(item, document), item["type"], item["msg"]) for item in details])))
 
 
 def problem(
@@ -252,6 +252,16 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 def _field_errors(details: Iterable[tuple[Sequence[str | int], str]]) -> tuple[FieldError, ...]:
     errors = [FieldError(json_pointer(location), _sentence(message)) for location, message in details]
     return tuple(errors[:_MAX_FIELD_ERRORS])
+
+
+def _telling(found: Sequence[tuple[list[str | int], str, str]]) -> list[tuple[list[str | int], str]]:
+    """Errors without those of a union's other members, where the value has the type of one and something else is wrong with it."""
+    return [
+        (place, message)
+        for place, kind, message in found
+        if not kind.endswith("_type")
+        or not any(other[: len(place)] == place and (len(other) > len(place) or not what.endswith("_type")) for other, what, _ in found)
+    ]
 
 
 def _place(item: ErrorDetails, document: Any) -> list[str | int]:

@@ -82,12 +82,16 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     created_at_ms: int
 
 
-class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model is told of a tool. ``parameters`` is a JSON schema of type object."""
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the model is told of a tool. ``parameters`` is a JSON schema of type object.
+
+    ``strict``: the provider is to see that arguments keep to the schema, and refuses schemas for which it cannot.
+    """
 
     name: str
     description: str
     parameters: dict[str, Any]
+    strict: bool = False
 
 
 _encoder = msgspec.json.Encoder()

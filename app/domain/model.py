@@ -117,7 +117,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     ``doublings``: the output limit is that many times doubled, up to the route's largest; ``output_cap``: it is this at most.
     ``tool_choice`` is ``auto``, ``none``, ``required``, or ``tool:NAME``. ``response_format`` is OpenAI's (``json_object`` or
-    ``json_schema``). An API mode leaves out what its protocol has no word for.
+    ``json_schema``). A route is not asked for what it has no word for: see :mod:`app.domain.capabilities`.
     """
 
     max_output_tokens: int | None = None

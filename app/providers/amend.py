@@ -55,7 +55,7 @@ def _message(message: Message, change: Callable[[str], str]) -> Message:
 
 
 def _tool(tool: ToolSpec, change: Callable[[str], str]) -> ToolSpec:
-    return ToolSpec(name=tool.name, description=change(tool.description), parameters=_deep(tool.parameters, change))
+    return msgspec.structs.replace(tool, description=change(tool.description), parameters=_deep(tool.parameters, change))
 
 
 def _deep_json(text: str, change: Callable[[str], str]) -> str:

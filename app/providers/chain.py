@@ -6,11 +6,14 @@ from typing import assert_never
 import msgspec
 from typing_extensions import override
 
+from app.domain.capabilities import missing_option
 from app.domain.compaction import Room
 from app.domain.delivery import Booked
+from app.domain.errors import ModelUnavailableError
 from app.domain.ids import TenantId
 from app.domain.messages import Replay
 from app.domain.model import (
+    NO_OPTIONS,
     AttemptFailed,
     FailureReason,
     ModelChunk,
@@ -101,7 +104,7 @@ class FallbackChain(ModelClient):
     @override
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[ModelChunk], None]:
         """See :class:`app.ports.ModelClient`. Between attempts it sleeps on the clock."""
-        call = Call(request, self._targets)
+        call = Call(request, self._able(request))
         try:
             choice = await self._selection.next(call)
             while True:
@@ -129,6 +132,17 @@ class FallbackChain(ModelClient):
                 choice = await self._advance(step, following, choice.target, call)
         finally:
             await self._release(call)
+
+    def _able(self, request: ModelRequest) -> Sequence[Target]:
+        """The routes that can be asked for all that the request wants. Raises ModelUnavailableError when there are none."""
+        if request.options is NO_OPTIONS:
+            return self._targets
+        able = [target for target in self._targets if missing_option(target.route, request.options) is None]
+        if not able:
+            missing = missing_option(self._targets[0].route, request.options)
+            detail = f"No route of the chain can be asked for the option {missing}."
+            raise ModelUnavailableError(FailureReason.UNSUPPORTED, detail, ())
+        return able
 
     async def _is_due(self, choice: Selected, call: Call) -> bool:
         """Wait for the place in the limits; false, and the place is given back, when it cannot be used any more."""

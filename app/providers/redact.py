@@ -23,6 +23,10 @@ _patterns: Final = (
     re.compile(r"\b(bearer|basic|authorization|api[-_ ]?key|x-api-key)\b\s*[:=]?\s+\S*\d\S*", re.IGNORECASE),
     re.compile(r"\b(sk|pk|rk|xai|gsk|hf|key|agw|ghp|AIza|eyJ)[-_A-Za-z0-9]*[-_A-Z0-9][-_A-Za-z0-9.*]{7,}"),
     re.compile(r"[\w.+-]+@[\w-]+\.[\w.]+"),
+    re.compile(r"\b(org|proj|acct|cus|wrkspc)[-_](?!\d{1,3}\b)[A-Za-z0-9]{6,}\b"),
+    re.compile(r"\b(account|project|organi[sz]ation|workspace|team|user)[-_](?=[A-Za-z0-9]*\d)[A-Za-z0-9]{6,}\b", re.IGNORECASE),
+    re.compile(r"(?<=\b(?:organisation|organization) )[`'\"][^`'\"]{1,80}[`'\"]", re.IGNORECASE),
+    re.compile(r"(?<=\b(?:account|project) )[`'\"][^`'\"]{1,80}[`'\"]", re.IGNORECASE),
     re.compile(r"\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b"),
     re.compile(
         r"\b([a-z0-9-]{1,63}\.){1,9}[a-z]{2,}:\d+\b|\b([a-z0-9-]{1,63}\.){1,9}(com|net|org|io|ai|dev|cloud|local|internal|lan|svc|example)\b",

@@ -23,6 +23,11 @@ class ReplyText:
         """Whether any reasoning has come."""
         return bool(self._reasoning)
 
+    @property
+    def has_text(self) -> bool:
+        """Whether any visible text has come that is not blank."""
+        return any(piece.strip() for piece in self._text)
+
     def add(self, text: str, deltas: list[Delta]) -> None:
         """Take a non-empty piece of the text as the model writes it."""
         if self._think is None and not self._half and "\x00" not in text and text.isascii():

@@ -106,7 +106,7 @@ calls that came behind it, a conversation that ends with the assistant, and trai
 
 What is called differently: in Responses `finish` length and content_filter make the response incomplete, and the error
 within a stream has no type. In Messages `finish` length, content_filter and tool_calls are the stop reasons max_tokens,
-refusal and tool_use; `refusal` is a text with that stop reason; errors have no code.
+refusal and tool_use; `refusal` is what explains that stop reason, and no text; errors have no code.
 
 Over HTTP
 =========

@@ -13,6 +13,7 @@ from app.simulator.messages_blocks import (
     block_events,
     content_of,
     end_event,
+    ending_of,
     error_event,
     start_event,
 )
@@ -141,7 +142,11 @@ def _spoken_stream(script: Script, view: RequestView) -> SpokenStream:
     tokens = _token_chunks(only_content(script), view.model)
     usage = _usage(script, view, len(tokens))
     kind = stream_fault(script)
-    end = [] if kind is StreamFaultKind.NO_FINISH else [end_event(_stop_reason(script), {"output_tokens": usage["output_tokens"]})]
+    end = (
+        []
+        if kind is StreamFaultKind.NO_FINISH
+        else [end_event(ending_of(_stop_reason(script), script.refusal), {"output_tokens": usage["output_tokens"]})]
+    )
     stop = [] if kind is StreamFaultKind.NO_DONE else [STOP]
     return SpokenStream(
         opening=chunk(start_event(view.model, {**usage, "output_tokens": 1}) + PING),
@@ -154,15 +159,15 @@ def _spoken_stream(script: Script, view: RequestView) -> SpokenStream:
 
 def _spoken_body(script: Script, view: RequestView) -> SpokenBody:
     shown = len(_token_chunks(only_content(script), view.model))
-    stop_reason = None if stream_fault(script) is StreamFaultKind.NO_FINISH else _stop_reason(script)
+    unfinished = stream_fault(script) is StreamFaultKind.NO_FINISH
+    ending = {"stop_reason": None, "stop_sequence": None} if unfinished else ending_of(_stop_reason(script), script.refusal)
     message = {
         "id": MESSAGE_ID,
         "type": "message",
         "role": "assistant",
         "model": view.model,
         "content": content_of(script, view.model),
-        "stop_reason": stop_reason,
-        "stop_sequence": None,
+        **ending,
         "usage": _usage(script, view, shown),
     }
     return SpokenBody(body=msgspec.json.encode(message), tokens=shown, error=_fault_error(script))

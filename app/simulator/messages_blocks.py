@@ -32,9 +32,17 @@ def start_event(model: str, usage: dict[str, Any]) -> bytes:
     return b'event: message_start\ndata: {"type":"message_start","message":%b}\n\n' % msgspec.json.encode(message)
 
 
-def end_event(stop_reason: str, usage: dict[str, Any]) -> bytes:
+def ending_of(stop_reason: str, refusal: str | None) -> dict[str, Any]:
+    """The members of a message that tell of its end. A refusal is explained there: it is no text of the model's."""
+    ending: dict[str, Any] = {"stop_reason": stop_reason, "stop_sequence": None}
+    if refusal is not None:
+        ending["stop_details"] = {"type": "refusal", "category": None, "explanation": refusal}
+    return ending
+
+
+def end_event(ending: dict[str, Any], usage: dict[str, Any]) -> bytes:
     """Encode the event with the stop reason."""
-    delta = msgspec.json.encode({"stop_reason": stop_reason, "stop_sequence": None})
+    delta = msgspec.json.encode(ending)
     return b'event: message_delta\ndata: {"type":"message_delta","delta":%b,"usage":%b}\n\n' % (delta, msgspec.json.encode(usage))
 
 
@@ -56,10 +64,9 @@ def block_events(script: Script, model: str) -> list[bytes]:
         pieces[-1] += _delta(index, "signature_delta", "signature", sign(model, thinking))
         events.extend(_block(index, {"type": "thinking", "thinking": "", "signature": ""}, pieces))
         index += 1
-    for text in filter(None, (script.text, script.refusal)):
-        events.extend(
-            _block(index, {"type": "text", "text": ""}, [_delta(index, "text_delta", "text", token) for token in tokens_of(text)])
-        )
+    if script.text:
+        pieces = [_delta(index, "text_delta", "text", token) for token in tokens_of(script.text)]
+        events.extend(_block(index, {"type": "text", "text": ""}, pieces))
         index += 1
     for place in range(len(script.calls)):
         pieces = [_delta(index, "input_json_delta", "partial_json", piece) for piece in argument_tokens(script, place)]
@@ -74,7 +81,8 @@ def content_of(script: Script, model: str) -> list[dict[str, Any]]:
     thinking = filler(script.reasoning_tokens)
     if thinking:
         blocks.append({"type": "thinking", "thinking": thinking, "signature": sign(model, thinking)})
-    blocks.extend({"type": "text", "text": text} for text in (script.text, script.refusal) if text)
+    if script.text:
+        blocks.append({"type": "text", "text": script.text})
     blocks.extend({**_call(script, place), "input": _input(arguments_of(script, place))} for place in range(len(script.calls)))
     return blocks
 

@@ -236,6 +236,11 @@ async def test_a_repeated_call_with_its_key_is_the_same_turn(stage: Stage) -> No
         assert len(stage.provider.requests) == 1
         other = await client.http.post("/v1/chat/completions", json={"messages": [user("else")]}, headers=key)
         assert (other.status_code, other.json()["error"]["code"]) == (400, "idempotency_mismatch")
+        unread = {"model": "default", "messages": [user("[[sim tokens=3]] hi")], "seed": 7}
+        other = await client.http.post("/v1/chat/completions", json=unread, headers=key)
+        assert (other.status_code, other.json()["error"]["code"]) == (400, "idempotency_mismatch"), (
+            "a parameter that is not looked at counts"
+        )
         elsewhere = await client.http.post("/v1/responses", json={"input": "[[sim tokens=1]]"}, headers=key)
         assert elsewhere.status_code == 200
 

@@ -6,7 +6,9 @@ import openai as sdk
 import pytest
 from openai import AsyncOpenAI
 
-from tests.e2e.openai_clients import openai_of, streamed_text, turn_of, user
+from app.domain.model import ApiMode
+from tests.e2e.chains import CHAT, MESSAGES, RESPONSES, Link, chain, every_mode
+from tests.e2e.openai_clients import finish_of, openai_of, streamed_text, turn_of, user
 from tests.e2e.scenes import ended
 from tests.e2e.stage import Stage
 
@@ -55,6 +57,7 @@ async def test_an_unknown_model_is_not_found(stage: Stage) -> None:
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
         ({"messages": [{"role": "user", "content": " "}]}, "messages[0].content"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "messages"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         (
             {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]},
@@ -79,6 +82,99 @@ async def test_what_cannot_be_done_is_a_bad_request(stage: Stage, members: dict[
             await chat(openai, **members)
         assert (raised.value.param, raised.value.type) == (param, "invalid_request_error")
         assert len(stage.provider.requests) == 0
+
+
+@pytest.mark.parametrize(
+    ("members", "param", "words"),
+    [
+        ({"input": []}, "input", "at least 1 item"),
+        ({"input": " "}, "input", "Must not be empty"),
+        ({"input": "x", "max_output_tokens": 15}, "max_output_tokens", "greater than or equal to 16"),
+        (
+            {
+                "input": [
+                    {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": "https://x.test/i"}]}
+                ]
+            },
+            "input[0].output[0]",
+            "Only text",
+        ),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input", "message of the user"),
+    ],
+    ids=str,
+)
+async def test_what_a_response_cannot_be_made_of_is_a_bad_request(stage: Stage, members: dict[str, Any], param: str, words: str) -> None:
+    async with stage.client() as client, openai_of(client) as openai:
+        with pytest.raises(sdk.BadRequestError) as raised:
+            await openai.responses.create(**{"model": "default", **members})
+        assert raised.value.param == param
+        assert words in raised.value.message
+        assert len(stage.provider.requests) == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "members", "param"),
+    [
+        (RESPONSES, {"stop": ["END"]}, "stop"),
+        (MESSAGES, {"stop": "\n"}, "stop"),
+        (MESSAGES, {"response_format": {"type": "json_object"}}, "response_format"),
+    ],
+    ids=str,
+)
+async def test_what_the_provider_has_no_word_for_is_a_bad_request(stage: Stage, mode: ApiMode, members: dict[str, Any], param: str) -> None:
+    async with chain(stage, Link(url=stage.provider.base_url, mode=mode)) as client, openai_of(client) as openai:
+        with pytest.raises(sdk.BadRequestError) as raised:
+            await chat(openai, **members)
+        assert raised.value.param == param
+        assert len(stage.provider.requests) == 0
+
+
+async def test_what_one_provider_has_no_word_for_is_asked_of_the_next(stage: Stage) -> None:
+    links = (
+        Link(url=stage.provider.base_url, mode=RESPONSES, model="first"),
+        Link(url=stage.backup.base_url, mode=CHAT, model="second"),
+    )
+    async with chain(stage, *links) as client, openai_of(client) as openai:
+        answer = await chat(openai, stop=["END"])
+        assert answer.model == "second"
+        (asked,) = stage.backup.requests
+        assert (asked.body["stop"], len(stage.provider.requests)) == (["END"], 0)
+        with pytest.raises(sdk.BadRequestError) as raised:
+            await chat(openai, model="first", stop=["END"])
+        assert raised.value.param == "stop"
+
+
+async def test_an_effort_that_the_model_cannot_be_told_is_a_bad_request_where_the_call_has_it(stage: Stage) -> None:
+    async with (
+        chain(stage, Link(url=stage.provider.base_url, mode=MESSAGES, model="claude-sonnet-4-5")) as client,
+        openai_of(client) as openai,
+    ):
+        with pytest.raises(sdk.BadRequestError) as raised:
+            await openai.responses.create(model="default", input="x", reasoning={"effort": "low"})
+        assert raised.value.param == "reasoning.effort"
+
+
+@every_mode
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_text_that_a_filter_cut_is_none_of_an_answer(stage: Stage, mode: ApiMode, stream: bool) -> None:
+    async with chain(stage, Link(url=stage.provider.base_url, mode=mode)) as client, openai_of(client) as openai:
+        ask = "[[sim tokens=3 finish=content_filter]] go on"
+        answer = await chat(openai, ask, stream=stream)
+        if stream:
+            chunks = [chunk async for chunk in answer]
+            assert (streamed_text(chunks), finish_of(chunks)) == ("the river carried", "content_filter")
+        else:
+            (choice,) = answer.choices
+            assert (choice.message.content, choice.finish_reason) == ("the river carried", "content_filter")
+        end = (await client.run(await client.session(), ask))[-1]
+        assert (end.type, end.data["reason"], end.data["output"]) == ("turn.failed", "content_filtered", "the river carried")
+
+
+@every_mode
+async def test_a_refusal_in_words_is_one_whatever_the_protocol(stage: Stage, mode: ApiMode) -> None:
+    async with chain(stage, Link(url=stage.provider.base_url, mode=mode)) as client, openai_of(client) as openai:
+        (choice,) = (await chat(openai, '[[sim refusal="I will not."]]')).choices
+        assert (choice.message.content, choice.message.refusal, choice.finish_reason) == (None, "I will not.", "stop")
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseTextDeltaEvent
+from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseReasoningItem, ResponseTextDeltaEvent
 
 from tests.e2e.harness import types
 from tests.e2e.openai_clients import ASK_WEATHER, FLAT_WEATHER, openai_of, turn_of
@@ -56,6 +56,35 @@ async def test_a_stream_tells_of_everything_in_order(stage: Stage) -> None:
         last = events[-1]
         assert last.type == "response.completed"
         assert last.response.output_text == "the river carried"
+
+
+async def test_reasoning_is_an_item_before_its_message_streamed_or_not(stage: Stage) -> None:
+    ask = '[[sim reasoning=2 tool=weather args={"city":"Bern"} preamble="Wait." text="It rains."]] hi'
+    async with stage.client() as client, openai_of(client) as openai:
+        whole = await openai.responses.create(model="default", input=ask, tools=[FLAT_WEATHER])
+        stream = await openai.responses.create(model="default", input=ask, tools=[FLAT_WEATHER], stream=True)
+        events = [event async for event in stream]
+        assert [event.type for event in events][2:10] == [
+            "response.output_item.added",
+            "response.reasoning_summary_part.added",
+            "response.reasoning_summary_text.delta",
+            "response.reasoning_summary_text.delta",
+            "response.reasoning_summary_text.done",
+            "response.reasoning_summary_part.done",
+            "response.output_item.done",
+            "response.output_item.added",
+        ]
+        last = events[-1]
+        assert last.type == "response.completed"
+        for response in (whole, last.response):
+            assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
+            thought = response.output[0]
+            assert isinstance(thought, ResponseReasoningItem)
+            assert [part.text for part in thought.summary] == ["the river"]
+        conversation: list[Any] = [{"role": "user", "content": ask}, *(item.model_dump(exclude_none=True) for item in whole.output)]
+        conversation.append({"type": "function_call_output", "call_id": whole.output[-1].call_id, "output": "rain"})  # type: ignore[union-attr]
+        again = await openai.responses.create(model="default", input=conversation, tools=[FLAT_WEATHER])
+        assert again.output_text == "It rains."
 
 
 async def test_the_clients_own_accumulation_of_a_stream_works(stage: Stage) -> None:
@@ -146,13 +175,14 @@ async def test_an_answer_that_was_cut_is_incomplete(stage: Stage) -> None:
 
 async def test_a_refusal_is_a_part_of_its_own(stage: Stage) -> None:
     async with stage.client() as client, openai_of(client) as openai:
-        ask = '[[sim refusal="I will not."]] do it'
+        ask = '[[sim reasoning=2 refusal="I will not."]] do it'
         whole = await openai.responses.create(model="default", input=ask)
         last = [event async for event in await openai.responses.create(model="default", input=ask, stream=True)][-1]
         assert last.type == "response.completed"
         for response in (whole, last.response):
-            (item,) = response.output
-            assert item.type == "message"
+            thought, item = response.output
+            assert (thought.type, item.type) == ("reasoning", "message")
+            assert isinstance(item, ResponseOutputMessage)
             assert [(part.type, part.refusal) for part in item.content if part.type == "refusal"] == [("refusal", "I will not.")]
             assert (response.status, response.output_text) == ("completed", "")
 

@@ -1,7 +1,7 @@
 """What a facade call is bound to: nothing but itself, or one of our sessions; and the turn that it starts."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from app.api.imports import ImportedHistory
 from app.api.openai_errors import CallError
 from app.api.schemas import MAX_PROMPT_BYTES, session_id_of
 from app.api.services import Services
+from app.domain.capabilities import missing_option
 from app.domain.errors import InvalidRequestError, NotFoundError
 from app.domain.ids import SessionId
 from app.domain.messages import Content, ContentPart, Message, MessageKind, Role, ToolSpec, canonical_json
@@ -26,14 +27,19 @@ DEFAULT_MODEL = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A facade call as read. ``pointer`` is where its conversation stands in the body."""
+    """A facade call as read. ``pointer`` is where its conversation stands in the body; ``raw`` is the whole body as JSON values.
+
+    ``named``: where the body has the options whose place the protocols do not agree on.
+    """
 
     body: FacadeBody
+    raw: Mapping[str, Any]
     history: ImportedHistory
     options: ModelOptions
     tools: tuple[ToolSpec, ...]
     session_id: SessionId | None
     pointer: str
+    named: Mapping[str, str]
 
 
 async def start(services: Services, tenant: Tenant, call: Call, *, path: str, idempotency_key: str | None) -> Started:
@@ -42,6 +48,7 @@ async def start(services: Services, tenant: Tenant, call: Call, *, path: str, id
     Raises CallError (``model_not_found``), InvalidRequestError, and what :meth:`app.turns.service.Turns.start` raises.
     """
     model = model_of(tenant, call.body.model)
+    _check_options(tenant, model, call)
     request = _request(tenant, call, model)
     stateless = None
     if call.session_id is None and not call.body.toolsets:
@@ -100,6 +107,16 @@ def _request(tenant: Tenant, call: Call, model: str | None) -> TurnRequest:
     )
 
 
+def _check_options(tenant: Tenant, model: str | None, call: Call) -> None:
+    """Refuse what no route that is meant can be asked for: left out, the answer would be another one than was asked for."""
+    routes = [route for route in tenant.chains.get(Purpose.CHAT, ()) if model in (None, route.model)]
+    missing = [missing_option(route, call.options) for route in routes]
+    if routes and None not in missing:
+        name = next(filter(None, missing))
+        text = "The provider of this model has no such parameter, or not this value of it."
+        raise InvalidRequestError(text, pointer=call.named.get(name, f"/{name}"))
+
+
 def _check_choice(choice: str, tools: Sequence[ToolSpec]) -> None:
     """Refuse to force a call of what is not there: providers do, each in words of its own."""
     if choice == "required" and not tools:
@@ -110,7 +127,7 @@ def _check_choice(choice: str, tools: Sequence[ToolSpec]) -> None:
 
 async def _stateless(services: Services, tenant: Tenant, call: Call) -> StatelessCall:
     history = call.history
-    if not history.messages:
+    if not any(message.role is Role.USER for message in history.messages):
         raise InvalidRequestError("At least one message of the user is needed.", pointer=call.pointer)
     prompt = history.system_prompt or ""
     if len(prompt.encode()) > MAX_PROMPT_BYTES:
@@ -171,5 +188,6 @@ def _joined(said: Sequence[Content]) -> Content:
 
 
 def _fingerprint(call: Call) -> bytes:
-    content: dict[str, Any] = {"body": call.body.model_dump(mode="json"), "session_id": call.session_id}
+    """Of the whole body: also of parameters that are not looked at, which make it another request all the same."""
+    content: dict[str, Any] = {"body": call.raw, "session_id": call.session_id}
     return hashlib.sha256(canonical_json(content).encode()).digest()

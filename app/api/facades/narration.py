@@ -115,7 +115,7 @@ class Narrator:
     def __init__(self, *, patient: bool) -> None:
         self._patient = patient
         self._said: list[str] = []
-        self._thought: list[str] = []
+        self._thought: list[_Delta] = []
         self._owed: str | None = None
         """What the attempt after a reset still has to repeat of the text shown."""
         self._reset = False
@@ -140,7 +140,7 @@ class Narrator:
             case b"message.delta":
                 self._say(_delta(data), pieces)
             case b"reasoning.delta":
-                self._think(_delta(data).text, pieces)
+                self._think(_delta(data), pieces)
             case b"attempt.reset":
                 self._retract(_attempt(data).attempt)
             case b"message.completed":
@@ -172,21 +172,22 @@ class Narrator:
             if not self._patient:
                 pieces.append(Text(text))
 
-    def _think(self, text: str, pieces: list[Piece]) -> None:
+    def _think(self, delta: _Delta, pieces: list[Piece]) -> None:
         if self._reset and not self._patient:
             return
-        self._thought.append(text)
+        self._thought.append(delta)
         if not self._patient:
-            pieces.append(Reasoning(text))
+            pieces.append(Reasoning(delta.text))
 
     def _retract(self, attempt: int) -> None:
         self._reset = True
+        if self._patient:
+            self._thought = [delta for delta in self._thought if delta.attempt != attempt]
         if attempt > self._attempt:
             return  # it has shown no text
         self._voided = True
         if self._patient:
             del self._said[self._kept :]
-            self._thought.clear()
         else:
             self._owed = "".join(self._said[self._kept :])
 
@@ -198,7 +199,7 @@ class Narrator:
         if done.message.content_truncated and len(said) <= len(done.message.content):
             pieces.append(Diverged(pruned=True))
         elif self._patient:
-            self._give(pieces, "".join(self._thought) or done.message.reasoning or "", whole)
+            self._give(pieces, self._thoughts or done.message.reasoning or "", whole)
         elif self._owed or (self._reset and not whole.startswith(said)):
             pieces.append(Diverged())
         elif len(whole) > len(said) and whole.startswith(said):
@@ -210,9 +211,13 @@ class Narrator:
         said = "".join(self._said)
         if self._patient:
             said = said or (event.output if state != "completed" else "")
-            self._give(pieces, "".join(self._thought), said)
+            self._give(pieces, self._thoughts, said)
         pieces.append(Ended(event, state, said))
         self._forget()
+
+    @property
+    def _thoughts(self) -> str:
+        return "".join(delta.text for delta in self._thought)
 
     def _give(self, pieces: list[Piece], reasoning: str, text: str) -> None:
         if reasoning:

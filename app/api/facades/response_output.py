@@ -1,6 +1,7 @@
 """A turn as a response: the events of a stream, or one object.
 
-Each message of the turn is an output item, with the client's calls behind the last one. Both forms have the same items.
+Each message of the turn is an output item, with its reasoning as one before it and the client's calls behind the last one. Both forms
+have the same items, but for reasoning between the words of a message: a stream has that in an item behind it.
 """
 
 from collections.abc import Mapping
@@ -29,6 +30,9 @@ class ResponseForm(Form):
         self._number = 0
         self._items: list[dict[str, Any]] = []
         self._open: _OpenMessage | None = None
+        self._thinking: _OpenReasoning | None = None
+        self._afterthoughts: list[str] = []
+        """Reasoning that came amid a message."""
         self._calls: tuple[CallView, ...] = ()
         self._end: Terminal | None = None
         self._status = "in_progress"
@@ -46,11 +50,11 @@ class ResponseForm(Form):
         match piece:
             case Text(text=text):
                 return self._text(text)
-            case Reasoning():
-                return b""
+            case Reasoning(text=text):
+                return self._reasoning(text)
             case MessageDone(calls=calls):
                 self._calls = calls
-                return self._close_message("completed")
+                return self._close("completed")
             case Ended():
                 return self._ended(piece)
             case Diverged():
@@ -59,7 +63,7 @@ class ResponseForm(Form):
 
     @override
     def fail(self, error: CallError) -> bytes:
-        closed = self._close_message("incomplete")
+        closed = self._close("incomplete")
         self.failure, self.over, self._status = error, True, "failed"
         return closed + self._event("response.failed", response=self._object()) + DONE
 
@@ -67,15 +71,49 @@ class ResponseForm(Form):
     def whole(self) -> dict[str, Any]:
         return self._object()
 
-    def _text(self, text: str) -> bytes:
+    def _reasoning(self, text: str) -> bytes:
+        if self._open is not None:
+            self._afterthoughts.append(text)
+            return b""
         begun = b""
+        if self._thinking is None:
+            self._thinking = _OpenReasoning(f"rs_{self._identity.suffix}_{len(self._items)}", len(self._items))
+            item = self._thinking.item("in_progress", [])
+            begun = self._event("response.output_item.added", output_index=self._thinking.index, item=item)
+            begun += self._event("response.reasoning_summary_part.added", **self._thinking.place, part=_summary(""))
+        self._thinking.thought.append(text)
+        return begun + self._event("response.reasoning_summary_text.delta", **self._thinking.place, delta=text)
+
+    def _text(self, text: str) -> bytes:
+        begun = self._close_reasoning("completed")
         if self._open is None:
             self._open = _OpenMessage(f"msg_{self._identity.suffix}_{len(self._items)}", len(self._items))
             item = self._open.item("in_progress", [])
-            begun = self._event("response.output_item.added", output_index=self._open.index, item=item)
+            begun += self._event("response.output_item.added", output_index=self._open.index, item=item)
             begun += self._event("response.content_part.added", **self._open.place, part=_part(""))
         self._open.said.append(text)
         return begun + self._event("response.output_text.delta", **self._open.place, delta=text, logprobs=[])
+
+    def _close(self, status: str) -> bytes:
+        """Close what is open; at most one of the two is."""
+        closed = self._close_reasoning(status) + self._close_message(status)
+        if self._afterthoughts:
+            closed += self._reasoning("".join(self._afterthoughts)) + self._close_reasoning("completed")
+            self._afterthoughts.clear()
+        return closed
+
+    def _close_reasoning(self, status: str) -> bytes:
+        if self._thinking is None:
+            return b""
+        reasoning, self._thinking = self._thinking, None
+        text = "".join(reasoning.thought)
+        item = reasoning.item(status, [_summary(text)])
+        self._items.append(item)
+        return (
+            self._event("response.reasoning_summary_text.done", **reasoning.place, text=text)
+            + self._event("response.reasoning_summary_part.done", **reasoning.place, part=_summary(text))
+            + self._event("response.output_item.done", output_index=reasoning.index, item=item)
+        )
 
     def _close_message(self, status: str) -> bytes:
         if self._open is None:
@@ -97,13 +135,19 @@ class ResponseForm(Form):
             return self.fail(failure_of(ended))
         self._cut = INCOMPLETE.get(finish)
         self._status = "incomplete" if self._cut else "completed"
-        events = [self._close_message(self._status)]
-        if refused(self._end) and self._items:  # known only now: its text was streamed as text
-            self._items[-1] = {**self._items[-1], "content": [{"type": "refusal", "refusal": ended.event.output}]}
+        events = [self._close(self._status)]
+        if refused(self._end):
+            self._refuse(ended.event.output)
         if finish == "tool_calls":
             events += [self._call(call) for call in self._calls]
         self.over = True
         return b"".join((*events, self._event(f"response.{self._status}", response=self._object()), DONE))
+
+    def _refuse(self, refusal: str) -> None:
+        """Make the last message a refusal. That is known at the end only: its text was streamed as text."""
+        at = max((place for place, item in enumerate(self._items) if item["type"] == "message"), default=None)
+        if at is not None:
+            self._items[at] = {**self._items[at], "content": [{"type": "refusal", "refusal": refusal}]}
 
     def _call(self, call: CallView) -> bytes:
         index = len(self._items)
@@ -151,6 +195,24 @@ class _OpenMessage:
     def item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
         """The message as an output item."""
         return {"type": "message", "id": self._id, "status": status, "role": "assistant", "content": content}
+
+
+class _OpenReasoning:
+    """Reasoning that is under way. It is told as a summary, which clients show: the reasoning itself is the provider's."""
+
+    def __init__(self, item_id: str, index: int) -> None:
+        self._id = item_id
+        self.index = index
+        self.thought: list[str] = []
+        self.place = {"item_id": item_id, "output_index": index, "summary_index": 0}
+
+    def item(self, status: str, summary: list[dict[str, Any]]) -> dict[str, Any]:
+        """The reasoning as an output item."""
+        return {"type": "reasoning", "id": self._id, "status": status, "summary": summary}
+
+
+def _summary(text: str) -> dict[str, Any]:
+    return {"type": "summary_text", "text": text}
 
 
 def _part(text: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Header, Request, Response
 
 from app.api.authentication import principal
-from app.api.body import read_body
+from app.api.body import raw_object, read_body
 from app.api.client_tools import client_tools
 from app.api.facades.answering import Order, answer
 from app.api.facades.binding import DEFAULT_MODEL, Call, session_of, start, unknown_model
@@ -63,11 +63,13 @@ async def create_chat_completion(
     body = await read_body(request, ChatCompletionCreate)
     call = Call(
         body=body,
+        raw=await raw_object(request) if key else {},
         history=read_messages(body.messages),
         options=chat_options(body),
         tools=client_tools(body.tools, nested=True),
         session_id=session_of(body.session_id, session),
         pointer="/messages",
+        named={},
     )
     started = await start(services, tenant, call, path=request.url.path, idempotency_key=key)
     include_usage = bool((body.stream_options or {}).get("include_usage"))
@@ -92,11 +94,13 @@ async def create_response(
     body = await read_body(request, ResponseCreate)
     call = Call(
         body=body,
+        raw=await raw_object(request) if key else {},
         history=read_input(body.input, body.instructions),
         options=response_options(body),
         tools=client_tools(body.tools, nested=False),
         session_id=await _session_of_response(services, tenant, body, session),
         pointer="/input",
+        named={"response_format": "/text/format", "reasoning_effort": "/reasoning/effort"},
     )
     started = await start(services, tenant, call, path=request.url.path, idempotency_key=key)
     form = ResponseForm(Identity.of(started.turn_id), _echo(body, call.session_id))
@@ -149,7 +153,7 @@ def _echo(body: ResponseCreate, session_id: SessionId | None) -> dict[str, Any]:
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": body.previous_response_id,
         "conversation": None if session_id is None else {"id": session_id},
-        "reasoning": {"effort": (body.reasoning or {}).get("effort"), "summary": None},
+        "reasoning": {"effort": (body.reasoning or {}).get("effort"), "summary": (body.reasoning or {}).get("summary")},
         "background": False,
         "store": False,
         "temperature": body.temperature,

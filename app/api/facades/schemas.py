@@ -66,7 +66,7 @@ class ResponseCreate(FacadeBody):
 
     input: str | Annotated[_Items, Field(min_length=1)]
     instructions: str | None = None
-    max_output_tokens: _Tokens | None = None
+    max_output_tokens: Annotated[int, Field(ge=16, le=10_000_000)] | None = None
     text: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
     background: bool | None = None

@@ -68,6 +68,14 @@ def test_text_without_calls_is_the_answer(finish: FinishReason) -> None:
     )
 
 
+def test_a_refusal_to_go_on_is_no_answer() -> None:
+    begun = msgspec.structs.replace(BEGUN, parts=("Once upon ",))
+    step = after_reply(reply(FinishReason.REFUSAL, "I will not."), begun)
+    assert isinstance(step, Finish)
+    assert isinstance(step.outcome, Failed)
+    assert (step.outcome.reason, step.outcome.output) == (FailedReason.CONTENT_FILTERED, "Once upon I will not.")
+
+
 def test_a_refusal_completes_the_turn_as_one() -> None:
     step = after_reply(reply(FinishReason.REFUSAL, "I will not."))
     assert step == Finish(

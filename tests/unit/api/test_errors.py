@@ -112,7 +112,7 @@ class Strange(BaseModel):
     ("body", "pointers"),
     [
         ({"text": 5}, {"/text"}),
-        ({"text": [{"a": 1}, {"b/c": "x"}]}, {"/text", "/text/1/b~1c"}),
+        ({"text": [{"a": 1}, {"b/c": "x"}]}, {"/text/1/b~1c"}),
         ({"text": "", "numbers": {"": 1}}, {"/numbers/"}),
         ({}, {"/text"}),
     ],

@@ -28,6 +28,10 @@ PAIR = base64.b64encode(f"gateway:{WORD}".encode()).decode()
         ("ask ops@corp.example please", "ops@"),
         ("token eyJhbGciOiJIUzI1NiJ9.e30.abc12345", "hbGci"),
         ("blocked, Ray ID: 00aa11bb", "00aa"),
+        ("Limit reached for m in organization org-AbcDefGhi on tokens per min", "AbcDef"),
+        ("Limit reached in organization `Acme Works` on `on_demand`", "Acme"),
+        ("Project proj_abcdefgh is archived", "abcdefgh"),
+        ("workspace-9f8e7d is over its limit", "9f8e7d"),
     ],
 )
 def test_what_is_hidden(text: str, hidden: str) -> None:

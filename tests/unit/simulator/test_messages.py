@@ -141,13 +141,20 @@ async def test_rounds_are_counted_behind_the_newest_words_of_the_user(client: Me
         ("text=a finish=length", "a", "max_tokens"),
         ("text=a finish=content_filter", "a", "refusal"),
         ("text=a finish=tool_calls", "a", "tool_use"),
-        ('refusal="I won\'t."', "I won't.", "refusal"),
     ],
-    ids=["length", "content_filter", "tool_calls", "refusal"],
+    ids=["length", "content_filter", "tool_calls"],
 )
 async def test_stop_reasons(client: MessagesClient, directive: str, text: str, reason: str) -> None:
     answer = await client.ask(f"[[sim {directive}]]")
     assert (text_of(answer), answer.events[-2]["delta"]["stop_reason"]) == (text, reason)
+
+
+async def test_a_refusal_explains_itself_and_is_no_text(client: MessagesClient) -> None:
+    answer = await client.ask('[[sim refusal="I won\'t."]]')
+    delta = answer.events[-2]["delta"]
+    assert (text_of(answer), delta["stop_reason"], delta["stop_details"]["explanation"]) == ("", "refusal", "I won't.")
+    whole = (await client.ask('[[sim refusal="I won\'t."]]', stream=False)).json
+    assert (whole["content"], whole["stop_reason"], whole["stop_details"]["explanation"]) == ([], "refusal", "I won't.")
 
 
 async def test_an_answer_that_is_not_streamed(client: MessagesClient) -> None:

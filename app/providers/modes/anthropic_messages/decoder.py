@@ -1,7 +1,7 @@
 """A streamed reply: its deltas as they come, and the verdict on it at the end.
 
 A reply is complete when ``message_stop`` was seen and a ``stop_reason`` before it; a clean end of the response is no proof. What the
-reply holds decides what it is, not the label: calls under ``end_turn`` run, announced calls that never came are an invalid response.
+reply holds decides what it is, not the label: calls under ``end_turn`` run, a text under ``tool_use`` without a call is an answer.
 Calls under ``max_tokens`` or ``refusal`` may be cut and are dropped. An answer of nothing (a known habit behind tool results) is an
 invalid response, so that another attempt is made.
 """
@@ -51,10 +51,10 @@ class Decoder:
 
     __slots__ = (
         "_calls",
-        "_explanation",
         "_foreign",
         "_label",
         "_message_id",
+        "_refused",
         "_said",
         "_seed",
         "_seen",
@@ -84,7 +84,8 @@ class Decoder:
         self._thoughts: list[_Thought | dict[str, Any]] = []
         self._thought = _Thought()
         self._label = ""
-        self._explanation = ""
+        self._refused = False
+        """The provider's own words about a refusal stand for the reply."""
         self._seen = False
         self._stopped = False
 
@@ -133,7 +134,7 @@ class Decoder:
             self._take_whole_input(index)
         calls, bad = self._calls.finish(f"{self._message_id}.{self._seed}")
         text, reasoning = self._said.finish(complete=not calls)
-        if not calls and (finish is FinishReason.TOOL_CALLS or not text.strip()):
+        if not calls and not text.strip():
             return FailureReason.INVALID_RESPONSE
         return ReplyParts(
             text=text,
@@ -145,11 +146,13 @@ class Decoder:
         )
 
     def _judge_cut(self, finish: FinishReason) -> ReplyParts | Defect:
-        """A refusal comes from the provider's filter and may have no words of its own; a full window may leave no room for any."""
+        """A refusal comes from the provider's filter, which stops the model amid its words: they are no answer, and no refusal of its own.
+
+        A full window may leave no room for words.
+        """
         text, reasoning = self._said.finish(complete=False)
-        if finish is FinishReason.REFUSAL:
-            text = text if text.strip() else self._explanation
-            finish = finish if text else FinishReason.CONTENT_FILTER
+        if finish is FinishReason.REFUSAL and not self._refused:
+            finish = FinishReason.CONTENT_FILTER
         elif self._label == _WINDOW_FULL and not text.strip():
             return FailureReason.CONTEXT_OVERFLOW
         return ReplyParts(
@@ -191,7 +194,7 @@ class Decoder:
                 if event.message is not None:
                     self._take_message(event.message)
             case "message_delta":
-                self._take_end(event)
+                self._take_end(event, deltas)
             case "message_stop":
                 self._stopped = self.done = True
             case "error":
@@ -250,14 +253,20 @@ class Decoder:
         if arguments:
             self._calls.add(index, call_id="", name="", arguments=arguments)
 
-    def _take_end(self, event: Event) -> None:
+    def _take_end(self, event: Event, deltas: list[Delta]) -> None:
         if event.usage is not None:
             self._take_usage(event.usage)
         delta = event.delta
         if delta is not None and delta.stop_reason:
             self._label = delta.stop_reason.lower()
             explanation = (delta.stop_details or {}).get("explanation")
-            self._explanation = clean_text(explanation).strip() if isinstance(explanation, str) else ""
+            if _FINISH.get(self._label) is FinishReason.REFUSAL and isinstance(explanation, str) and explanation.strip():
+                self._refuse(explanation.strip(), deltas)
+
+    def _refuse(self, explanation: str, deltas: list[Delta]) -> None:
+        if not self._said.has_text:
+            self._refused = self.moved = True
+            self._said.add_visible(explanation, deltas)
 
     def _take_usage(self, usage: EventUsage) -> None:
         """Counts are cumulative: the highest ones hold. Servers leave out, or set to zero, what they told before."""

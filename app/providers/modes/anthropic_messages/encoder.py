@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from app.domain.capabilities import schema_of, takes_effort
 from app.domain.messages import Content, Message, Role, ToolCall, ToolSpec, clean_json, clean_text
 from app.domain.model import NO_OPTIONS, ModelOptions, ModelRequest
 from app.domain.tenants import Route
@@ -33,6 +34,8 @@ _USER: Final = b"user"
 _ASSISTANT: Final = b"assistant"
 _MAX_TEMPERATURE: Final = 1.0
 _TOOL_CHOICES: Final = {"auto": "auto", "none": "none", "required": "any"}
+_models_without_xhigh: Final = re.compile(r"claude-(?:opus-4[-.][56]|sonnet-4[-.]6)\b")
+_models_without_max: Final = re.compile(r"claude-opus-4[-.]5\b")
 _illegal_in_id: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -41,7 +44,7 @@ def encode_request(route: Route, request: ModelRequest) -> bytes:
     options = request.options
     limit = route.output_limit(options)
     tools = _tools.encode(request.tools) if request.tools else _encode_past_tools(request.messages)
-    asked = b"" if options is NO_OPTIONS else _encode_options(options, offers_tools=bool(request.tools))
+    asked = b"" if options is NO_OPTIONS else _encode_options(options, route.model, offers_tools=bool(request.tools))
     if tools and not request.tools:
         asked += _NO_CALLS
     conversation = _Conversation(route.origin)
@@ -76,18 +79,17 @@ def _marked(block: bytes) -> bytes:
     return block[:-1] + _MARKER
 
 
-def _encode_options(options: ModelOptions, *, offers_tools: bool) -> bytes:
+def _encode_options(options: ModelOptions, model: str, *, offers_tools: bool) -> bytes:
     """The members for what is asked.
 
-    The scale of temperature ends at 1 here. Newer models refuse ``top_p`` beside it, so temperature goes first. ``json_object`` has no
-    word, and ``reasoning_effort`` none that all models take.
+    The scale of temperature ends at 1 here. Newer models refuse ``top_p`` beside it, so temperature goes first.
     """
     members: dict[str, Any] = {
         "temperature": None if options.temperature is None else min(options.temperature, _MAX_TEMPERATURE),
         "top_p": options.top_p if options.temperature is None else None,
         "stop_sequences": [stop for stop in options.stop if stop.strip()] or None,
         "tool_choice": _tool_choice(options) if offers_tools else None,
-        "output_config": _output_config(options.response_format),
+        "output_config": _output_config(options, model),
     }
     asked = {name: value for name, value in members.items() if value is not None}
     return b"," + encode_json(clean_json(asked))[1:-1] if asked else b""
@@ -105,10 +107,21 @@ def _tool_choice(options: ModelOptions) -> dict[str, Any] | None:
     return choice
 
 
-def _output_config(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
-    described = (response_format or {}).get("json_schema")
-    schema = described.get("schema") if isinstance(described, dict) else None
-    return {"format": {"type": "json_schema", "schema": schema}} if isinstance(schema, dict) else None
+def _output_config(options: ModelOptions, model: str) -> dict[str, Any] | None:
+    schema = None if options.response_format is None else schema_of(options.response_format)
+    config: dict[str, Any] = {} if schema is None else {"format": {"type": "json_schema", "schema": schema}}
+    if options.reasoning_effort is not None and takes_effort(model):
+        config["effort"] = _effort(options.reasoning_effort, model)
+    return config or None
+
+
+def _effort(asked: str, model: str) -> str:
+    """The nearest effort that the model knows."""
+    if asked in ("none", "minimal"):
+        return "low"
+    if (asked == "xhigh" and _models_without_xhigh.search(model)) or (asked == "max" and _models_without_max.search(model)):
+        return "high"
+    return asked
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
@@ -117,6 +130,7 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
         "name": legal_tool_name(tool.name),
         "description": clean_text(tool.description),
         "input_schema": {"type": "object", **clean_json(tool.parameters)},
+        **({"strict": True} if tool.strict else {}),
     }
 
 

@@ -2,8 +2,8 @@
 
 A reply is complete when its ``finish_reason`` was seen and the stream then ended, by ``[DONE]`` or by a clean end of the response.
 ``[DONE]`` alone is no proof: proxies send it behind a stream that broke. What the reply holds decides what it is, not the label: calls
-under ``stop`` run, announced calls that never came are an invalid response. Calls under ``length`` or ``content_filter`` may be cut and
-are dropped.
+under ``stop`` run, a text under ``tool_calls`` without a call is an answer, and nothing at all an invalid response. Calls under ``length``
+or ``content_filter`` may be cut and are dropped.
 """
 
 from collections.abc import Sequence
@@ -35,9 +35,18 @@ _FINISH: Final = {
     "content_filter": FinishReason.CONTENT_FILTER,
     "sensitive": FinishReason.CONTENT_FILTER,
     "safety": FinishReason.CONTENT_FILTER,
-    "refusal": FinishReason.REFUSAL,
+    "content_filtered": FinishReason.CONTENT_FILTER,
+    "guardrail_intervened": FinishReason.CONTENT_FILTER,
+    "prohibited_content": FinishReason.CONTENT_FILTER,
+    "blocklist": FinishReason.CONTENT_FILTER,
+    "recitation": FinishReason.CONTENT_FILTER,
+    "spii": FinishReason.CONTENT_FILTER,
+    "refusal": FinishReason.CONTENT_FILTER,
 }
-"""Labels in use; any other one (``stop``, ``end_turn``, ``eos``, …) is an ordinary end."""
+"""Labels in use; any other one (``stop``, ``end_turn``, ``eos``, …) is an ordinary end.
+
+``refusal`` is Anthropic's, passed on: its filter stopped the model amid what it said. A refusal in words comes as ``delta.refusal``.
+"""
 
 _FAILED: Final = {
     "error": FailureReason.SERVER_ERROR,
@@ -125,9 +134,9 @@ class Decoder:
         text, reasoning = self._said.finish(complete=not calls)
         if calls:
             return ReplyParts(text=text, reasoning=reasoning, tool_calls=calls, bad_arguments=bad, finish=FinishReason.TOOL_CALLS)
-        if self._finish is FinishReason.TOOL_CALLS or not text.strip():
+        if not text.strip():
             return FailureReason.INVALID_RESPONSE
-        return _parts(text, reasoning, FinishReason.REFUSAL if self._refused else self._finish)
+        return _parts(text, reasoning, FinishReason.REFUSAL if self._refused else FinishReason.STOP)
 
     def _take_leniently(self, payload: bytes, deltas: list[Delta]) -> None:
         chunk = decode_leniently(payload)

@@ -59,6 +59,8 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
         "description": clean_text(tool.description),
         "parameters": clean_json(tool.parameters),
     }
+    if tool.strict:
+        function["strict"] = True
     return {"type": "function", "function": function}
 
 

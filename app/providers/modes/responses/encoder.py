@@ -17,6 +17,8 @@ _MAX_ID: Final = 64
 """Longest ``call_id`` that OpenAI takes."""
 _ROOM_FOR_NUMBER: Final = 6
 _DIGEST: Final = 16
+_LEAST_OUTPUT: Final = 16
+"""Tokens: a lower limit is refused, so that callers who ask for a word or two get a few words more."""
 _thoughtless_models: Final = re.compile(r"(?:^|[/:])(?:gpt-[34]|chatgpt-|gpt-\d[\d.]*-chat)")
 """OpenAI's models without reasoning, which refuse to be asked for it; fine-tuned ones (``ft:gpt-…``) too."""
 
@@ -26,7 +28,7 @@ def encode_request(route: Route, request: ModelRequest) -> bytes:
     options = request.options
     head = b'{"model":%b,"stream":true,"store":false,"max_output_tokens":%d' % (
         encode_json(route.model),
-        route.output_limit(options),
+        max(route.output_limit(options), _LEAST_OUTPUT),
     )
     thoughtless = not request.replays or _thoughtless_models.search(route.model)
     include = b"" if thoughtless else b',"include":["reasoning.encrypted_content"]'
@@ -79,13 +81,13 @@ def _text_format(form: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
-    """A function that is not strict, which a schema that is not made for it would not pass; without the word it would be."""
+    """A function; without the word it would be strict, which a schema that is not made for it would not pass."""
     return {
         "type": "function",
         "name": legal_tool_name(tool.name),
         "description": clean_text(tool.description),
         "parameters": clean_json(tool.parameters),
-        "strict": False,
+        "strict": tool.strict,
     }
 
 

@@ -10,6 +10,7 @@ from app.domain.errors import InvalidRequestError
 from app.domain.messages import Message, Role, ToolCall
 
 USER = {"role": "user", "content": "hi"}
+IMAGE = {"type": "input_image", "image_url": "https://x.test/i.png"}
 
 
 def test_system_messages_anywhere_are_one_prompt() -> None:
@@ -103,8 +104,13 @@ def test_a_whole_conversation_of_responses() -> None:
         ({"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}, "/input/1/content/0"),
         ({"role": "user", "content": ["x"]}, "/input/1/content/0"),
         ({"role": "user", "content": ""}, "/input/1/content"),
-        ({"type": "function_call_output", "output": "x"}, "/input/1/tool_call_id"),
-        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "[]"}, "/input/1/tool_calls/0/function/arguments"),
+        ({"type": "function_call_output", "output": "x"}, "/input/1/call_id"),
+        ({"type": "function_call_output", "call_id": "c", "output": [IMAGE]}, "/input/1/output/0"),
+        ({"type": "function_call_output", "call_id": "c", "output": [{}]}, "/input/1/output/0"),
+        ({"type": "function_call_output", "call_id": "c"}, "/input/1/output"),
+        ({"type": "function_call", "name": "f", "arguments": "{}"}, "/input/1/call_id"),
+        ({"type": "function_call", "call_id": "c", "arguments": "{}"}, "/input/1/name"),
+        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "[]"}, "/input/1/arguments"),
     ],
     ids=str,
 )
@@ -112,3 +118,17 @@ def test_a_bad_item_is_named(item: dict[str, Any], pointer: str) -> None:
     with pytest.raises(InvalidRequestError) as raised:
         read_input([{"type": "message", **USER}, item], "be kind")
     assert raised.value.pointer == pointer
+
+
+def test_a_bad_call_behind_words_and_other_calls_is_named() -> None:
+    said = {"type": "message", "role": "assistant", "content": "wait"}
+    calls = [{"type": "function_call", "call_id": f"c{number}", "name": "f", "arguments": text} for number, text in enumerate(("{}", "["))]
+    with pytest.raises(InvalidRequestError) as raised:
+        read_input([USER, said, *calls], None)
+    assert raised.value.pointer == "/input/3/arguments"
+
+
+def test_a_bad_text_has_no_place_within_it() -> None:
+    with pytest.raises(InvalidRequestError) as raised:
+        read_input(" ", "be kind")
+    assert raised.value.pointer == "/input"

@@ -198,3 +198,8 @@ def test_the_model_is_the_one_that_is_asked() -> None:
     assert narrator.model == "m-one"
     narrator.feed(encoder.frame(2, ProviderFallback(from_route=ROUTE, to_route=OTHER, reason=FailureReason.STALE)))
     assert narrator.model == "m-two"
+
+
+def test_the_reasoning_of_an_attempt_that_showed_no_text_is_void_in_a_whole_answer() -> None:
+    events = (ReasoningDelta(1, "hm"), AttemptReset(attempt=1), ReasoningDelta(2, "well"), *deltas("x", 2), said("x"))
+    assert told(*events, patient=True) == [Reasoning("well"), Text("x"), MessageDone("x", ())]

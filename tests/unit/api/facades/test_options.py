@@ -58,7 +58,7 @@ def test_parameters_of_a_chat_completion(members: dict[str, Any], expected: Mode
 @pytest.mark.parametrize(
     ("members", "expected"),
     [
-        pytest.param({"max_output_tokens": 9}, ModelOptions(max_output_tokens=9), id="limit"),
+        pytest.param({"max_output_tokens": 16}, ModelOptions(max_output_tokens=16), id="limit"),
         pytest.param({"reasoning": {"effort": "high", "summary": "auto"}}, ModelOptions(reasoning_effort="high"), id="effort"),
         pytest.param({"tool_choice": {"type": "function", "name": "f"}}, ModelOptions(tool_choice="tool:f"), id="one function"),
         pytest.param(
@@ -119,8 +119,9 @@ def test_what_a_response_cannot_ask(members: dict[str, Any], pointer: str) -> No
 def test_the_clients_functions_become_tools() -> None:
     nested = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": SCHEMA, "strict": True}}]
     flat = [{"type": "function", "name": "f", "description": "d", "parameters": SCHEMA}]
-    expected = (ToolSpec(name="f", description="d", parameters=SCHEMA),)
-    assert client_tools(nested, nested=True) == client_tools(flat, nested=False) == expected
+    plain = ToolSpec(name="f", description="d", parameters=SCHEMA)
+    assert client_tools(nested, nested=True) == (ToolSpec(name="f", description="d", parameters=SCHEMA, strict=True),)
+    assert client_tools(flat, nested=False) == client_tools([{**flat[0], "strict": None}], nested=False) == (plain,)
     (bare,) = client_tools([{"type": "function", "function": {"name": "g"}}], nested=True)
     assert bare == ToolSpec(name="g", description="", parameters={"type": "object", "properties": {}})
     assert client_tools(None, nested=True) == ()
@@ -134,6 +135,7 @@ def test_the_clients_functions_become_tools() -> None:
         ([{"type": "function", "function": {"name": "no spaces"}}], "/tools/0/function/name"),
         ([{"type": "function", "function": {"name": "f", "description": 3}}], "/tools/0/function/description"),
         ([{"type": "function", "function": {"name": "f", "parameters": []}}], "/tools/0/function/parameters"),
+        ([{"type": "function", "function": {"name": "f", "strict": "yes"}}], "/tools/0/function/strict"),
         ([{"type": "function", "function": {"name": "f"}}] * 2, "/tools/1/function/name"),
     ],
     ids=str,

@@ -144,7 +144,7 @@ def test_missing_and_repeated_ids_are_replaced_the_same_way_each_time() -> None:
 CUT = [
     pytest.param(text("Once") + finish("model_context_window_exceeded"), ("Once", FinishReason.LENGTH), id="window-full-behind-text"),
     pytest.param(thinking("why") + finish("max_tokens"), ("", FinishReason.LENGTH), id="thinking-used-it-up"),
-    pytest.param(text("I") + call(1, "c") + finish("refusal"), ("I", FinishReason.REFUSAL), id="refusal-behind-a-call"),
+    pytest.param(text("I") + call(1, "c") + finish("refusal"), ("I", FinishReason.CONTENT_FILTER), id="refusal-behind-a-call"),
     pytest.param(
         finish("refusal", stop_details={"type": "refusal", "explanation": "Not that."}), ("Not that.", FinishReason.REFUSAL), id="explained"
     ),
@@ -197,7 +197,7 @@ def test_usage_is_cumulative(usage: dict[str, Any], expected: Usage) -> None:
         pytest.param(START + text("Hey") + b"data: [1]\n\n" + END, FailureReason.INVALID_RESPONSE, id="no-object"),
         pytest.param(START + text(" \n") + END, FailureReason.INVALID_RESPONSE, id="blank"),
         pytest.param(START + thinking("why") + END, FailureReason.INVALID_RESPONSE, id="thinking-only"),
-        pytest.param(START + text("Hey") + finish("tool_use"), FailureReason.INVALID_RESPONSE, id="announced-calls-that-never-came"),
+        pytest.param(START + finish("tool_use"), FailureReason.INVALID_RESPONSE, id="announced-calls-that-never-came"),
         pytest.param(START + finish("model_context_window_exceeded"), FailureReason.CONTEXT_OVERFLOW, id="window-full"),
     ],
 )

@@ -87,7 +87,16 @@ OPTIONS = [
         {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}},
         id="schema",
     ),
-    pytest.param(ModelOptions(response_format={"type": "json_object"}, reasoning_effort="high"), {}, id="no-word-for-it"),
+    pytest.param(ModelOptions(response_format={"type": "json_object"}), {}, id="no-word-for-it"),
+    pytest.param(ModelOptions(reasoning_effort="high"), {"output_config": {"effort": "high"}}, id="effort"),
+    pytest.param(
+        ModelOptions(
+            reasoning_effort="minimal",
+            response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}},
+        ),
+        {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}, "effort": "low"}},
+        id="effort-and-schema",
+    ),
 ]
 
 
@@ -96,6 +105,28 @@ def test_options(options: ModelOptions, expected: dict[str, Any]) -> None:
     body = json.loads(encode(user("x"), tools=TOOLS, options=options))
     assert {key: body[key] for key in body if key not in {"model", "stream", "tools", "messages"}} == {"max_tokens": 99} | expected
     assert messages_problems(body, picky=True) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "sent"),
+    [
+        ("claude-opus-4-5", "max", "high"),
+        ("claude-opus-4-6", "max", "max"),
+        ("claude-sonnet-4-6", "xhigh", "high"),
+        ("claude-opus-4-7", "xhigh", "xhigh"),
+        ("claude-opus-4-7", "none", "low"),
+        ("claude-opus-4-1", "none", None),
+    ],
+)
+def test_an_effort_is_the_nearest_that_the_model_knows(model: str, asked: str, sent: str | None) -> None:
+    route = Route(provider=ROUTE.provider, model=model)
+    body = json.loads(encode(user("x"), options=ModelOptions(reasoning_effort=asked), route=route))
+    assert body.get("output_config") == (None if sent is None else {"effort": sent})
+
+
+def test_a_strict_tool_is_one_here_too() -> None:
+    tools = (ToolSpec(name="f", description="", parameters={}, strict=True), ToolSpec(name="g", description="", parameters={}))
+    assert [tool.get("strict") for tool in json.loads(encode(user("x"), tools=tools))["tools"]] == [True, None]
 
 
 def test_a_choice_of_tools_needs_tools() -> None:

@@ -226,6 +226,12 @@ def test_calls_of_a_cut_reply_are_dropped(label: str, finish: FinishReason) -> N
     )
 
 
+@pytest.mark.parametrize("label", ["refusal", "content_filter", "SAFETY", "recitation", "guardrail_intervened"])
+def test_text_that_a_filter_cut_is_no_answer_and_no_refusal(label: str) -> None:
+    reply = run(chunk({"content": "First, "}) + chunk({}, label) + DONE, 4096)[0].finish()
+    assert reply == ReplyParts(text="First, ", reasoning="", tool_calls=(), bad_arguments={}, finish=FinishReason.CONTENT_FILTER)
+
+
 def test_a_refusal_is_text_with_its_own_finish() -> None:
     decoder, shown, _ = run(chunk({"refusal": "I "}) + chunk({"refusal": "won't."}) + END + DONE, 4096)
     assert shown == "I won't."
@@ -291,9 +297,6 @@ def test_usage(stream: bytes, usage: Usage, size: int) -> None:
         pytest.param(chunk({"content": "a"}) + b"data: 5\n\n" + END, FailureReason.INVALID_RESPONSE, id="not-an-object"),
         pytest.param(chunk({"content": " \n"}) + END + DONE, FailureReason.INVALID_RESPONSE, id="blank-text"),
         pytest.param(chunk({"content": ""}) + CALLS_END + DONE, FailureReason.INVALID_RESPONSE, id="announced-calls-missing"),
-        pytest.param(
-            chunk({"content": "Looking."}) + CALLS_END + DONE, FailureReason.INVALID_RESPONSE, id="announced-calls-missing-with-text"
-        ),
         pytest.param(chunk({"reasoning": "hm"}) + END + DONE, FailureReason.INVALID_RESPONSE, id="reasoning-only"),
         pytest.param(chunk({"content": "a"}, "error") + DONE, FailureReason.SERVER_ERROR, id="finish-error"),
         pytest.param(chunk({"content": "a"}, "abort") + DONE, FailureReason.INCOMPLETE_STREAM, id="finish-abort"),

@@ -101,8 +101,14 @@ def test_options_about_tools_are_left_out_without_any() -> None:
 
 
 def test_the_output_limit_is_the_callers_where_there_is_one() -> None:
-    limits = [json.loads(encode(user("x"), options=ModelOptions(max_output_tokens=limit)))["max_output_tokens"] for limit in (None, 7)]
-    assert limits == [99, 7]
+    asked = (None, 17, 7)
+    limits = [json.loads(encode(user("x"), options=ModelOptions(max_output_tokens=limit)))["max_output_tokens"] for limit in asked]
+    assert limits == [99, 17, 16], "the API takes none below 16"
+
+
+def test_a_strict_tool_is_one_here_too() -> None:
+    tools = (ToolSpec(name="f", description="", parameters={}, strict=True), ToolSpec(name="g", description="", parameters={}))
+    assert [tool["strict"] for tool in json.loads(encode(user("x"), tools=tools))["tools"]] == [True, False]
 
 
 @pytest.mark.parametrize(
