@@ -32,7 +32,7 @@ class Settings(BaseSettings):
     bootstrap_file: Path | None = Field(None, description="TOML with tenants, applied at start")
     tool_modules: str = Field("", description="comma-separated Python modules with the operator's own tools")
     tool_pool_size: int = Field(128, ge=1, description="threads for blocking tools")
-    tool_timeout_s: float = Field(120.0, gt=0, description="longest time of one tool call")
+    tool_timeout_s: float = Field(120.0, gt=0, description="longest time of one tool call, where the tool has none of its own")
     outbound_allow: str = Field(
         "", description="comma-separated networks and host names that tools may call although they are not public, such as 10.1.0.0/16"
     )

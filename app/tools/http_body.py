@@ -1,5 +1,6 @@
 """Bodies of HTTP answers: read up to a limit, unpacked up to the same limit, and as text where they are text."""
 
+import codecs
 import re
 import zlib
 from dataclasses import dataclass
@@ -31,23 +32,26 @@ class Body:
 
     def text(self) -> str | None:
         """The text; ``None`` when it is not text."""
-        if _TEXT_TYPES.fullmatch(self.media_type) is None or b"\x00" in self.data:
+        if _TEXT_TYPES.fullmatch(self.media_type) is None:
             return None
-        try:
-            return self.data.decode(self._encoding(), "replace")
-        except UnicodeError:  # some codecs know no replacement
-            return self.data.decode("utf-8", "replace")
+        text = self._decoded()
+        return None if text is None or "\x00" in text else text.removeprefix("\ufeff")
 
     def placeholder(self) -> str:
         """What stands for a body that is not text."""
         kind = f" ({self.media_type[:100]})" if self.media_type else ""
         return f"[binary data of {'more than ' if self.cut else ''}{len(self.data):,} bytes{kind}, not shown]"
 
-    def _encoding(self) -> str:
+    def _decoded(self) -> str | None:
         named = self.charset
         if named is None and (found := _META_CHARSET.search(self.data[:_META_BYTES])) is not None:
             named = found[1].decode("ascii")
-        return _known(named) or "utf-8"
+        try:
+            if not self.media_type:  # anything may be in it: what is no UTF-8 is no text
+                return codecs.getincrementaldecoder("utf-8")().decode(self.data, final=not self.cut)
+            return self.data.decode(_known(named) or "utf-8", "replace")
+        except UnicodeError:  # some codecs know no replacement
+            return self.data.decode("utf-8", "replace") if self.media_type else None
 
 
 async def read_body(response: httpx.Response, limit: int) -> Body:
@@ -90,6 +94,8 @@ def _unpacked(unpacker: "zlib._Decompress", chunk: bytes, room: int) -> bytes:
 def _known(charset: str | None) -> str | None:
     """The charset, if text can be decoded with it."""
     try:
-        return None if charset is None or b"a".decode(charset) != "a" else charset
+        if charset is not None:
+            b"four".decode(charset, "replace")  # raises for what is unknown, and for codecs that are not of text
     except (LookupError, UnicodeError):
         return None
+    return charset

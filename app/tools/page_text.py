@@ -13,7 +13,9 @@ import sys
 import trafilatura
 
 MEMORY_BYTES = 1 << 30
-CPU_S = 20
+CPU_S = 10
+MAX_CHARACTERS = 1_000_000
+"""Of the text: addresses of links, made whole, can make it far longer than the page."""
 _TITLE = re.compile(r"<title[^>]{0,500}>(.{0,2000}?)</title>", re.IGNORECASE | re.DOTALL)
 _TITLE_WITHIN = 200_000
 _MAX_TITLE = 300
@@ -31,7 +33,7 @@ def main() -> None:
 def _text(page: str, url: str) -> str:
     """The main text as Markdown; of a page without any all the text there is."""
     found = trafilatura.extract(page, url=url, output_format="markdown", include_links=True, include_tables=True, include_comments=False)
-    return (found or trafilatura.html2txt(page) or "").strip()
+    return (found or trafilatura.html2txt(page) or "").strip()[:MAX_CHARACTERS]
 
 
 def _title(page: str) -> str:

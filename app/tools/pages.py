@@ -13,7 +13,7 @@ from app.tools.web_fetch import FetchError, fetch
 
 MAX_BYTES: Final = 3_000_000
 """What is read of a page; the rest is left out."""
-PARSE_S: Final = 30.0
+PARSE_S: Final = 15.0
 _PARSERS: Final = 2
 """Processes at a time: each takes some 60 MB and a processor."""
 _PROGRAM: Final = Path(__file__).with_name("page_text.py")

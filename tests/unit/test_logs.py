@@ -210,7 +210,7 @@ def test_library_loggers_write_json_as_well(lines: Lines, name: str) -> None:
     assert lines.objects[0]["logger"] == name
 
 
-@pytest.mark.parametrize("name", ["sse_starlette.sse", "uvicorn.access"])
+@pytest.mark.parametrize("name", ["sse_starlette.sse", "uvicorn.access", "httpx"])
 def test_chatty_loggers_stay_quiet_at_debug(lines: Lines, name: str) -> None:
     logger = logging.getLogger(name)
 

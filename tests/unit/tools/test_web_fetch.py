@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import tracemalloc
 import zlib
 from collections.abc import AsyncIterator
 
@@ -111,8 +112,14 @@ async def test_a_bomb_is_unpacked_no_further_than_the_limit(server: WebServer, o
     bomb = gzip.compress(b"\0" * 50_000_000, compresslevel=9)
     assert len(bomb) < 100_000
     server.pages["/"] = Answer(body=bomb, headers=(("Content-Encoding", "gzip"),))
-    body = (await fetched(outbound, server.url())).body
+    tracemalloc.start()
+    try:
+        body = (await fetched(outbound, server.url())).body
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
     assert (len(body.data), body.cut) == (LIMIT, True)
+    assert peak < 10_000_000
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip"])
@@ -167,6 +174,11 @@ async def test_cancelling_closes_the_socket(server: WebServer, outbound: Outboun
         ("application/problem+json", b"{}", "{}"),
         ("image/png", b"text", None),
         ("text/plain", b"a\x00b", None),
+        ("text/plain; charset=utf-16", "grün".encode("utf-16"), "grün"),
+        ("text/plain", b"\xef\xbb\xbfhello", "hello"),
+        ("", "grün".encode(), "grün"),
+        ("", b"\xff\xd8\xff\xe0", None),
+        ("", b"x" * (LIMIT - 1) + "ü".encode(), "x" * (LIMIT - 1)),
     ],
 )
 def test_text_is_decoded_by_what_is_said_of_it(content_type: str, data: bytes, text: str | None) -> None:
