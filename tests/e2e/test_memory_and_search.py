@@ -126,10 +126,10 @@ async def test_a_session_is_listed_and_read(client: Client) -> None:
     assert [(each["role"], each["text"]) for each in read["messages"]][1] == ("assistant", "To Ulm.")
 
 
-async def test_the_core_toolset_has_both_tools(client: Client, provider: Simulator) -> None:
+async def test_the_core_toolset_has_all_its_tools(client: Client, provider: Simulator) -> None:
     await client.run(await client.session(toolsets=["core"]), '[[sim text="Hello."]]')
     names = [tool["function"]["name"] for tool in provider.requests[0].body["tools"]]
-    assert names == ["get_time", "memory", "session_search", "todo"]
+    assert names == ["clarify", "get_time", "memory", "session_search", "todo"]
 
 
 async def test_summaries_of_a_session_without_any_are_an_empty_page(client: Client) -> None:
