@@ -39,6 +39,7 @@ from app.settings import Settings
 from app.store import migrate
 from app.store.cooldowns import Cooldowns
 from app.store.engine import Database
+from app.store.kanban import KanbanRepository
 from app.store.memories import MemoryRepository
 from app.store.messages import MessageRepository
 from app.store.rate_windows import RateWindows
@@ -57,7 +58,9 @@ from app.store.wakeups import PostgresWakeups
 from app.tools.auxiliary import Auxiliary
 from app.tools.builtin import BUILT_IN_NAMES
 from app.tools.builtin.clarify import clarify_tool
+from app.tools.builtin.delegate import delegate_tool
 from app.tools.builtin.get_time import get_time_tool
+from app.tools.builtin.kanban import kanban_tools
 from app.tools.builtin.memory import memory_tool
 from app.tools.builtin.session_search import session_search_tool
 from app.tools.builtin.todo import todo_tool
@@ -151,6 +154,8 @@ def _toolbox(settings: Settings, database: Database, pool: ToolPool, clock: Cloc
     outbound = Outbound(OutboundPolicy(settings.outbound_allow))
     own = (
         clarify_tool(),
+        delegate_tool(),
+        *kanban_tools(KanbanRepository(database), clock),
         get_time_tool(clock),
         memory_tool(MemoryRepository(database)),
         session_search_tool(SearchRepository(database, SearchIndex(database, clock))),
@@ -205,6 +210,8 @@ def _assemble(
             todos=TodoRepository(database),
             memory=MemoryRepository(database),
             usage=usage,
+            sessions=SessionRepository(database),
+            kanban=KanbanRepository(database),
         ),
         models=models,
         toolboxes=toolbox,
@@ -235,6 +242,7 @@ def _assemble(
         messages=messages,
         summaries=SummaryRepository(database),
         memory=MemoryRepository(database),
+        kanban=KanbanRepository(database),
         toolboxes=toolbox,
         model_clients=models,
         turns=Turns(server, turns, models, clock, quotas=Quotas(windows, usage, clock, server.shares)),

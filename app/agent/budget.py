@@ -37,11 +37,12 @@ CLOSING_NOTE = "[The budget of this turn ({used}) was used up before the work wa
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn may use in all, its closing call aside. ``None`` is no limit."""
+    """What a turn may use in all, its closing call aside. ``None`` is no limit. A child has no ``closing_call`` of its own."""
 
     iterations: int
     tokens: int | None = None
     cost_usd: float | None = None
+    closing_call: bool = True
 
 
 def within_day(budget: Budget, share: DayShare) -> Budget:
@@ -53,7 +54,7 @@ def within_day(budget: Budget, share: DayShare) -> Budget:
     return msgspec.structs.replace(budget, tokens=tokens, cost_usd=cost_usd)
 
 
-class Allowance(Protocol):
+class DayAllowance(Protocol):
     """What a turn may use yet of its tenant's day. No I/O, and next to free: it is asked at every step."""
 
     def share(self) -> DayShare:
@@ -73,7 +74,7 @@ class Pressure(msgspec.Struct, frozen=True, kw_only=True):
 
 def pressure(state: MachineState, budget: Budget) -> Pressure | None:
     """What is to be told after the tools of ``state.iteration``, once per level; ``None`` when nothing is new."""
-    part = max(used / limit for used, limit in _parts(state, budget))
+    part = max(used / limit if limit > 0 else 1.0 for used, limit in _parts(state, budget))
     level = PressureLevel.WARNING if part >= WARNING else PressureLevel.CAUTION if part >= CAUTION else None
     if level is None or state.pressure is level or state.pressure is PressureLevel.WARNING:
         return None

@@ -7,42 +7,24 @@ next iteration or the end. An interrupt is the cancellation of the task that pul
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 
 import msgspec
 
 from app.agent import machine
 from app.agent.batch import Batch, Conclusion, result_message
-from app.agent.budget import Allowance
 from app.agent.compactor import Compactor, CompactorParts
 from app.agent.facts import End, LoopFact, Pause, Record, budget_warning, tools_completed, tools_started
 from app.agent.model_call import ModelCall
-from app.agent.run import Run
+from app.agent.run import LoopParts, Run, run_of
 from app.agent.tool_calls import run_tool_calls
 from app.domain.errors import ContextOverflowError
 from app.domain.events import AttemptReset, Fact, IterationStarted
 from app.domain.messages import StoredMessage, ToolCall
 from app.domain.openings import OpenTurn
-from app.domain.tenants import TenantSettings, thresholds_of
+from app.domain.tenants import thresholds_of
 from app.domain.tools import FinishedCall, ToolContext
 from app.domain.turns import MachineState, PressureLevel, TurnKind
 from app.domain.waiting import PausedBatch
-from app.ports import Clock, MemoryStore, ModelClient, TodoStore, Toolbox
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopParts:
-    """What a turn's loop takes. ``model`` is the session's chain, ``summariser`` the tenant's for summaries."""
-
-    model: ModelClient
-    summariser: ModelClient
-    toolbox: Toolbox
-    clock: Clock
-    settings: TenantSettings
-    todos: TodoStore
-    memory: MemoryStore
-    allowance: Allowance | None = None
-    """What is left of the tenant's day, where that is limited."""
 
 
 class AgentLoop:
@@ -54,7 +36,7 @@ class AgentLoop:
         self._model = parts.model
         self._toolbox = parts.toolbox
         self._clock = parts.clock
-        self._allowance = parts.allowance
+        self._parts = parts
         self._guardrails = parts.settings.guardrails
         self._thresholds = thresholds_of(parts.settings)
         self._compactor = Compactor(
@@ -80,16 +62,7 @@ class AgentLoop:
 
     def run(self, turn: OpenTurn, working_set: Sequence[StoredMessage]) -> AsyncGenerator[LoopFact, None]:
         """Yield the turn's facts, its End or a Pause as the last. ``working_set``: the session's messages, the turn's input included."""
-        room = self._model.room
-        run = self._run = Run(
-            turn,
-            working_set,
-            room=room,
-            toolbox=self._toolbox,
-            clock=self._clock,
-            thresholds=self._guardrails,
-            allowance=self._allowance,
-        )
+        run = self._run = run_of(self._parts, turn, working_set)
         return self._chat(run) if turn.request.kind is TurnKind.CHAT else self._compaction(run)
 
     async def _compaction(self, run: Run) -> AsyncGenerator[LoopFact, None]:
@@ -110,6 +83,8 @@ class AgentLoop:
                 async for fact in facts:
                     yield fact
             turn_starts = False
+            if told := run.children_news():
+                yield Record(events=told, messages=(), state=run.state)
             before = run.before_call()
             if isinstance(before, machine.Finish):
                 yield self._end(run, before)
@@ -192,12 +167,24 @@ class AgentLoop:
         Where calls wait for somebody, the turn pauses once all others are answered.
         """
         calls = run_tool_calls(
-            batch.calls, batch.refusals, run.client, context, clock=self._clock, elsewhere=batch.elsewhere, in_order=batch.in_order
+            batch.calls,
+            batch.refusals,
+            run.client,
+            context,
+            clock=self._clock,
+            elsewhere=batch.elsewhere,
+            in_order=batch.in_order,
+            tellings=run.tellings,
         )
         async with aclosing(calls) as finished:
-            async for ended in finished:
+            async for told, ended in finished:
+                run.count_children()
+                if told:
+                    yield Record(events=tuple(told), messages=(), state=run.state)
                 run.state = machine.count_tools(run.state, ended)
                 done = batch.add(ended)
+                if not ended:
+                    continue
                 if batch.complete:
                     yield self._conclude(run, batch.base, done, batch.conclude(run.state, run.budget))
                 elif done:

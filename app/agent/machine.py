@@ -23,6 +23,7 @@ import msgspec
 from app.agent import budget as budgets
 from app.agent import truncation
 from app.agent.budget import Budget, Pressure
+from app.domain.children import ChildrenUse
 from app.domain.errors import ModelError
 from app.domain.messages import Message, MessageKind, Role, ToolCall
 from app.domain.model import AttemptFailed, FailureReason, FinishReason, ModelReply, RouteUse, Usage
@@ -119,6 +120,11 @@ def count_auxiliary_failure(state: MachineState, failed: AttemptFailed) -> Machi
     return msgspec.structs.replace(count_failure(state, failed), route=state.route)
 
 
+def count_children(state: MachineState, used: ChildrenUse) -> MachineState:
+    """Add what child turns used."""
+    return msgspec.structs.replace(state, children=(state.children or ChildrenUse()) + used) if used.turns else state
+
+
 def count_tools(state: MachineState, finished: Sequence[FinishedCall]) -> MachineState:
     """Add what model calls of these tools used."""
     for use in (use for one in finished for use in one.outcome.uses):
@@ -192,7 +198,8 @@ def after_tools(state: MachineState, budget: Budget, *, result_tokens: int = 0) 
 
 def before_call(state: MachineState, budget: Budget, input_tokens: int, *, offers_tools: bool) -> tuple[MachineState, BeforeCall]:
     """The last look at tokens and money, when the request is made and its size is known."""
-    if not budgets.affords(state, budget, input_tokens):
+    spent = state.pressure is PressureLevel.EXHAUSTED and not budget.closing_call
+    if spent or not budgets.affords(state, budget, input_tokens):
         return _exhausted(state), _closed(state, None, budget)
     if not offers_tools or state.pressure is PressureLevel.EXHAUSTED or budgets.affords_two(state, budget, input_tokens):
         return state, CallModel()

@@ -2,27 +2,51 @@
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from app.agent import machine
+from app.agent.allowance import Share
 from app.agent.batch import Rules
-from app.agent.budget import Allowance, Budget, output_limit, within_day
+from app.agent.budget import Budget, DayAllowance, output_limit, within_day
 from app.agent.client_tools import ClientTools, options_of
 from app.agent.conversation import Conversation
+from app.agent.delegation import Delegation, sum_of
 from app.agent.pausing import Waits, own_tools
+from app.agent.tool_calls import Telling
+from app.domain.children import DELEGATE_TOOL
 from app.domain.compaction import Room, Thresholds
-from app.domain.events import MAX_EVENT_TEXT, MessageCompleted, message_view
+from app.domain.events import MAX_EVENT_TEXT, Fact, MessageCompleted, message_view
 from app.domain.guardrails import GuardrailThresholds
 from app.domain.ids import MessageId, make_id
 from app.domain.messages import Message, StoredMessage, ToolSpec
 from app.domain.model import ModelOptions, ModelReply, ModelRequest, RouteRef
 from app.domain.openings import OpenTurn
+from app.domain.tenants import TenantSettings
 from app.domain.tools import FinishedCall, ToolContext
-from app.domain.turns import Completed, Failed, PressureLevel
-from app.ports import Clock, Toolbox
+from app.domain.turns import Completed, Failed, MachineState, PressureLevel
+from app.ports import ChildTurns, Clock, MemoryStore, ModelClient, TodoStore, Toolbox
 
 _TOOLS = msgspec.json.Decoder(tuple[ToolSpec, ...])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopParts:
+    """What a turn's loop takes. ``model`` is the session's chain, ``summariser`` the tenant's for summaries."""
+
+    model: ModelClient
+    summariser: ModelClient
+    toolbox: Toolbox
+    clock: Clock
+    settings: TenantSettings
+    todos: TodoStore
+    memory: MemoryStore
+    allowance: DayAllowance | None = None
+    """What is left of the tenant's day, where that is limited."""
+    share: Share
+    children: ChildTurns | None = None
+    """``None`` where a turn can have none."""
 
 
 class Run:
@@ -37,11 +61,16 @@ class Run:
         toolbox: Toolbox,
         clock: Clock,
         thresholds: GuardrailThresholds,
-        allowance: Allowance | None = None,
+        share: Share,
+        allowance: DayAllowance | None = None,
     ) -> None:
         request = turn.request
         self.turn = turn
-        self.state = turn.state
+        self._share = share
+        self._state = turn.state
+        share.use(turn.state)
+        self.delegation: Delegation | None = None
+        """How calls are delegated; ``None`` where the turn has no such tool."""
         self.over = False
         self.does_not_fit = False
         """The conversation fits its window no more, whatever leaves it."""
@@ -50,13 +79,12 @@ class Run:
         self.uncompacted: Completed | Failed | None = None
         """What a turn that only compacts ends with when nothing came of it."""
         self.client = ClientTools(toolbox, request.client_tools, waits=request.may_wait)
-        traits = toolbox.traits()
+        traits = self.traits = toolbox.traits()
         own = own_tools(_TOOLS.decode(turn.tools), traits, may_wait=request.may_wait)
         self.tools = self.client.offered(own)
         self.conversation = Conversation(
             working_set, turn.kept, system_prompt=turn.system_prompt, room=room, tools_bytes=len(turn.tools) + self.client.size
         )
-        self._budget = Budget(iterations=request.max_iterations, tokens=request.max_tokens, cost_usd=request.max_cost_usd)
         self._allowance = allowance
         self._room = room
         self.rules = Rules(
@@ -77,9 +105,41 @@ class Run:
         self._estimated = 0
 
     @property
+    def tellings(self) -> dict[str, Telling]:
+        """The calls that the agent answers itself."""
+        return {} if self.delegation is None else {DELEGATE_TOOL: self.delegation.answer}
+
+    def children_news(self) -> tuple[Fact, ...]:
+        """The ends of children in the background since the last look, counted."""
+        delegation = self.delegation
+        if delegation is None:
+            return ()
+        told = [delegation.told(ended) for ended in delegation.children.news()]
+        self.count_children()
+        return tuple(fact for fact in told if fact is not None)
+
+    def count_children(self) -> None:
+        """Add what children that have ended used."""
+        if self.delegation is not None and self.delegation.used:
+            used = sum_of(self.delegation.used)
+            self.delegation.used.clear()
+            self.state = machine.count_children(self.state, used)
+
+    @property
+    def state(self) -> MachineState:
+        """The machine's state. What it says of use is told to the turns that share the budget."""
+        return self._state
+
+    @state.setter
+    def state(self, state: MachineState) -> None:
+        self._state = state
+        self._share.use(state)
+
+    @property
     def budget(self) -> Budget:
-        """What the turn may use: its own limits, lowered to what is left of its tenant's day now."""
-        return self._budget if self._allowance is None else within_day(self._budget, self._allowance.share())
+        """What the turn may use in all, as of now: its children use the same, and its tenant's other turns of the same day."""
+        budget = self._share.budget
+        return budget if self._allowance is None else within_day(budget, self._allowance.share())
 
     def request(self) -> ModelRequest:
         """What the model is shown next."""
@@ -88,6 +148,8 @@ class Run:
         options = self._options(input_tokens)
         if self._allowance is not None:
             self._allowance.hold(input_tokens + self._most_output(options))
+        if options.output_cap is not None:
+            self._share.reserve(input_tokens + options.output_cap)
         self._estimated = conversation.plain_size() if conversation.needs_calibration() else 0
         return ModelRequest(
             system=conversation.system,
@@ -164,3 +226,35 @@ class Run:
         return msgspec.structs.replace(
             options, output_cap=cap, doublings=state.retries, tool_choice="none" if closing else options.tool_choice
         )
+
+
+def run_of(parts: LoopParts, turn: OpenTurn, working_set: Sequence[StoredMessage]) -> Run:
+    """A turn as it begins, or goes on, here."""
+    run = Run(
+        turn,
+        working_set,
+        room=parts.model.room,
+        toolbox=parts.toolbox,
+        clock=parts.clock,
+        thresholds=parts.settings.guardrails,
+        share=parts.share,
+        allowance=parts.allowance,
+    )
+    run.delegation = _delegation_of(run, parts)
+    return run
+
+
+def _delegation_of(run: Run, parts: LoopParts) -> Delegation | None:
+    """How ``run`` delegates; ``None`` where it has no tool for it, or no session for its children to stand below."""
+    if parts.children is None or DELEGATE_TOOL not in run.context.enabled or run.turn.fence.session_id is None:
+        return None
+    return Delegation(
+        children=parts.children,
+        toolbox=parts.toolbox,
+        tools=tuple(spec for spec in run.tools if spec.name in run.context.enabled),
+        traits=run.traits,
+        model=run.turn.request.model or run.turn.model,
+        depth=run.turn.request.depth,
+        max_depth=parts.settings.max_delegation_depth,
+        max_iterations=parts.settings.max_child_iterations,
+    )

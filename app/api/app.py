@@ -9,7 +9,7 @@ from app.api import errors, openai_errors, openapi, turn_answers
 from app.api.facades import routes as facades
 from app.api.metrics import HttpMetrics
 from app.api.middleware import DOCS_PATH, Edge
-from app.api.routes import admin, admin_tools, health, sessions, summaries, tool_results, turns
+from app.api.routes import admin, admin_tools, health, kanban, sessions, summaries, tool_results, turns
 from app.api.services import Services
 
 _DESCRIPTION = """Runs LLM agents for many tenants: post a turn, read the agent's work as Server-Sent Events.
@@ -34,14 +34,14 @@ def create_api(services: Services) -> FastAPI:
     app.state.metrics = HttpMetrics(services.turns.counters, services.cooling)
     turns.add_start_route(app)
     routers = (
-        *(sessions.router, summaries.router, turns.router, tool_results.router, facades.router),
+        *(sessions.router, summaries.router, kanban.router, turns.router, tool_results.router, facades.router),
         *(admin.router, admin_tools.router, health.router),
     )
     for router in routers:
         app.include_router(router)
     errors.install(app, [*app.routes, *(route for router in routers for route in router.routes)])
     openai_errors.install(app)
-    shapes = (*sessions.SHAPES, *summaries.SHAPES, *turn_answers.SHAPES)
+    shapes = (*sessions.SHAPES, *summaries.SHAPES, *kanban.SHAPES, *turn_answers.SHAPES)
     openapi.install(app, shapes, (*sessions.MODELS, *turns.MODELS, *tool_results.MODELS, *facades.MODELS))
     app.add_middleware(Edge, clock=services.clock, metrics=app.state.metrics, max_body_bytes=services.max_body_bytes)
     return app

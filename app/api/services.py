@@ -8,7 +8,18 @@ from fastapi import Request
 
 from app.api.authentication import Authenticator
 from app.api.route_health import HealthDesk
-from app.ports import Clock, MemoryStore, MessageStore, ModelClients, SessionStore, SummaryStore, TenantStore, Toolboxes, UsageStore
+from app.ports import (
+    Clock,
+    KanbanStore,
+    MemoryStore,
+    MessageStore,
+    ModelClients,
+    SessionStore,
+    SummaryStore,
+    TenantStore,
+    Toolboxes,
+    UsageStore,
+)
 from app.turns.service import Turns
 
 
@@ -23,6 +34,7 @@ class Services:
     messages: MessageStore
     summaries: SummaryStore
     memory: MemoryStore
+    kanban: KanbanStore
     toolboxes: Toolboxes
     model_clients: ModelClients
     turns: Turns

@@ -4,8 +4,10 @@ from typing import ClassVar
 
 import msgspec
 
+from app.domain.children import ChildStatus
 from app.domain.compaction import CompactionReason
 from app.domain.guardrails import GuardrailCode
+from app.domain.ids import SessionId, TurnId
 from app.domain.model import Usage
 from app.domain.turns import PressureLevel
 from app.domain.waiting import WaitingKind
@@ -22,6 +24,38 @@ class BudgetWarning(msgspec.Struct, frozen=True, kw_only=True):
     iteration: int
     max_iterations: int
     message: str
+
+
+class SubagentStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """A child turn runs for a call of ``delegate_task``. Its own events are at ``/turns/{child_turn_id}/events``.
+
+    ``card_id`` is its card on the session's board, ``depth`` is 1 for a child of a turn that is none.
+    """
+
+    event_type: ClassVar[str] = "subagent.started"
+    tool_call_id: str
+    child_turn_id: TurnId
+    child_session_id: SessionId
+    card_id: str
+    depth: int
+
+
+class SubagentCompleted(msgspec.Struct, frozen=True, kw_only=True):
+    """A child turn has ended: ``status`` is ``completed``, ``interrupted`` or ``failed``, ``reason`` that of its terminal event.
+
+    ``output`` is its answer (capped), ``iterations``, ``usage`` and ``cost_usd`` are its own and those of the turns below it.
+    """
+
+    event_type: ClassVar[str] = "subagent.completed"
+    tool_call_id: str
+    child_turn_id: TurnId
+    card_id: str
+    status: ChildStatus
+    reason: str
+    output: str
+    iterations: int
+    usage: Usage
+    cost_usd: float | None
 
 
 class GuardrailWarning(msgspec.Struct, frozen=True, kw_only=True):

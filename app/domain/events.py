@@ -15,6 +15,7 @@ from typing import ClassVar, TypeAlias
 
 import msgspec
 
+from app.domain.children import ChildrenUse
 from app.domain.conversation_events import (
     BudgetWarning,
     CompactionCompleted,
@@ -22,6 +23,8 @@ from app.domain.conversation_events import (
     CompactionStarted,
     GuardrailHalt,
     GuardrailWarning,
+    SubagentCompleted,
+    SubagentStarted,
     ToolRequiresAction,
 )
 from app.domain.ids import SessionId, TurnId
@@ -191,6 +194,7 @@ class TurnCompleted(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float | None
     route: RouteRef | None
     routes: tuple[RouteUse, ...] = ()
+    children: ChildrenUse | None = None
 
 
 class TurnInterrupted(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,6 +213,7 @@ class TurnInterrupted(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float | None
     route: RouteRef | None
     routes: tuple[RouteUse, ...] = ()
+    children: ChildrenUse | None = None
 
 
 class TurnFailed(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,6 +234,7 @@ class TurnFailed(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float | None
     route: RouteRef | None
     routes: tuple[RouteUse, ...] = ()
+    children: ChildrenUse | None = None
 
 
 TerminalEvent: TypeAlias = TurnCompleted | TurnInterrupted | TurnFailed
@@ -251,6 +257,8 @@ Fact: TypeAlias = (
     | BudgetWarning
     | GuardrailWarning
     | GuardrailHalt
+    | SubagentStarted
+    | SubagentCompleted
     | TerminalEvent
 )
 Event: TypeAlias = Delta | Fact
@@ -324,6 +332,8 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     BudgetWarning,
     GuardrailWarning,
     GuardrailHalt,
+    SubagentStarted,
+    SubagentCompleted,
     TurnCompleted,
     TurnInterrupted,
     TurnFailed,

@@ -45,6 +45,8 @@ class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
     stateless: StatelessCall | None = None
     answer_ids: tuple[MessageId, ...] = ()
     max_open: int | None = None
+    parent_turn_id: TurnId | None = None
+    """The turn that starts it as its child."""
 
     @property
     def messages(self) -> tuple[tuple[MessageId, Message], ...]:

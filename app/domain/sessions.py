@@ -26,6 +26,8 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: bytes
     memory: str | None = None
     """The snapshot of memory that its prompt ends with; ``None`` for none."""
+    parent_session_id: SessionId | None = None
+    """It is the session of a child turn: in no list, and goes with its parent's."""
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,8 @@ _MAX_SECONDS = 86_400.0
 _MAX_ATTEMPTS = 100
 _MAX_PER_MINUTE = 1_000_000_000
 _MAX_ITERATIONS = 10_000
+_MAX_CHILDREN = 32
+_MAX_DEPTH = 5
 _MAX_QUEUED_TURNS = 10_000
 _MAX_CONCURRENT_TURNS = 1_000_000
 _MAX_TOKENS_PER_DAY = 1_000_000_000_000
@@ -128,6 +130,9 @@ def _check_rates(limited: ProviderSpec | RouteSpec, pointer: str) -> None:
 
 def _check_settings(settings: TenantSettings, pointer: str) -> None:
     _between(settings.max_iterations, (1, _MAX_ITERATIONS), f"{pointer}/max_iterations")
+    _between(settings.max_concurrent_children, (1, _MAX_CHILDREN), f"{pointer}/max_concurrent_children")
+    _between(settings.max_delegation_depth, (0, _MAX_DEPTH), f"{pointer}/max_delegation_depth")
+    _between(settings.max_child_iterations, (1, _MAX_ITERATIONS), f"{pointer}/max_child_iterations")
     _between(settings.max_queued_turns, (0, _MAX_QUEUED_TURNS), f"{pointer}/max_queued_turns")
     legal = len(settings.system_prompt) <= _MAX_PROMPT_CHARACTERS and "\x00" not in settings.system_prompt
     require(legal, f"A system prompt has at most {_MAX_PROMPT_CHARACTERS} characters, none of them NUL.", f"{pointer}/system_prompt")

@@ -129,6 +129,12 @@ class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Part of the context window from which a context is compacted before any model call."""
     guardrails: GuardrailThresholds = GuardrailThresholds()
     """When turns whose tool calls go round in circles are warned and stopped."""
+    max_concurrent_children: int = 3
+    """Child turns of one turn at the same time."""
+    max_delegation_depth: int = 2
+    """How deep turns may delegate: 1 is a turn's own children, 0 none at all."""
+    max_child_iterations: int = 50
+    """Iterations of one child, beside what is left of its parent's budget."""
     max_tokens_per_turn: int | None = None
     """Input and output tokens of one turn, its closing call included."""
     max_cost_usd_per_turn: float | None = None

@@ -4,7 +4,7 @@ import math
 
 from app.domain.events import MAX_EVENT_TEXT, Problem, TerminalEvent, TurnCompleted, TurnFailed, TurnInterrupted
 from app.domain.ids import SessionId, TurnId
-from app.domain.turns import Completed, Failed, FailedReason, Interrupted, MachineState, Outcome
+from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, Interrupted, MachineState, Outcome, TurnState
 
 _FAILURES: dict[FailedReason, tuple[int, str]] = {
     FailedReason.OUTPUT_TRUNCATED: (502, "The model's output was cut"),
@@ -51,6 +51,7 @@ def terminal_event(turn_id: TurnId, session_id: SessionId | None, outcome: Outco
                 cost_usd=state.cost_usd,
                 route=state.route,
                 routes=state.routes,
+                children=state.children,
             )
         case Interrupted(reason=reason):
             return TurnInterrupted(
@@ -63,6 +64,7 @@ def terminal_event(turn_id: TurnId, session_id: SessionId | None, outcome: Outco
                 cost_usd=state.cost_usd,
                 route=state.route,
                 routes=state.routes,
+                children=state.children,
             )
         case Failed(reason=reason):
             return TurnFailed(
@@ -76,4 +78,21 @@ def terminal_event(turn_id: TurnId, session_id: SessionId | None, outcome: Outco
                 cost_usd=state.cost_usd,
                 route=state.route,
                 routes=state.routes,
+                children=state.children,
             )
+
+
+def terminal_state(outcome: Outcome) -> TurnState:
+    """The state of a turn with this outcome."""
+    match outcome:
+        case Completed():
+            return TurnState.COMPLETED
+        case Interrupted():
+            return TurnState.INTERRUPTED
+        case Failed():
+            return TurnState.FAILED
+
+
+def leaves_calls(outcome: Outcome) -> bool:
+    """Whether the turn ends with calls that its client answers."""
+    return isinstance(outcome, Completed) and outcome.reason is CompletedReason.TOOL_CALLS

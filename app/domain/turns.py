@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from app.domain.children import ChildrenUse
 from app.domain.compaction import CompactionResult, ContextState
 from app.domain.guardrails import GuardrailState
 from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
@@ -133,6 +134,8 @@ class MachineState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     cost_usd: float | None = None
     route: RouteRef | None = None
     routes: tuple[RouteUse, ...] = ()
+    children: ChildrenUse | None = None
+    """What child turns have used, beside all that."""
     counted: Spent = Spent()
     """What of the use stands in the tenant's day already; the end of a turn adds the rest."""
 
@@ -246,6 +249,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     max_tokens: int | None = None
     max_cost_usd: float | None = None
     metadata: dict[str, str] = {}
+    depth: int = 0
+    """How many turns stand above this one: 0 for a turn that is no child."""
 
 
 class Closing(msgspec.Struct, frozen=True, kw_only=True):

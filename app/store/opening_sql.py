@@ -22,12 +22,13 @@ class OpeningStatement:
 
 
 _TURN_COLUMNS = """id, tenant_id, session_id, history, state, rank, owner, generation, request, message_id, input_message, machine,
-                       last_seq, idempotency_key, fingerprint, started_at"""
+                       last_seq, idempotency_key, fingerprint, started_at, parent_turn_id"""
 
 _TURN_VALUES = """CAST(:state AS text), CAST(:rank AS smallint), CAST(:owner AS text),
            CASE WHEN CAST(:owner AS text) IS NULL THEN 0 ELSE 1 END, CAST(:request AS bytea), CAST(:message_id AS text),
            CAST(:input_message AS bytea), CAST(:machine AS bytea), CAST(:last_seq AS bigint), CAST(:key AS text),
-           CAST(:fingerprint AS bytea), CASE WHEN CAST(:owner AS text) IS NOT NULL THEN clock_timestamp() END"""
+           CAST(:fingerprint AS bytea), CASE WHEN CAST(:owner AS text) IS NOT NULL THEN clock_timestamp() END,
+           CAST(:parent_turn_id AS text)"""
 
 _EVENTS = """e AS (
     INSERT INTO turn_events (turn_id, first_seq, last_seq, kind, frames)

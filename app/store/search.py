@@ -31,7 +31,7 @@ WITH x AS MATERIALIZED (
     FROM x
     JOIN sessions s ON s.id = x.session_id
     JOIN messages m ON m.session_id = x.session_id AND m.seq = x.seq
-    WHERE s.tenant_id = :tenant_id AND s.end_user IS NOT DISTINCT FROM CAST(:end_user AS text)
+    WHERE s.tenant_id = :tenant_id AND s.end_user IS NOT DISTINCT FROM CAST(:end_user AS text) AND s.parent_session_id IS NULL
       AND (x.session_id <> :reader_id OR m.archived)
 ), r AS (
     SELECT session_id, seq, created_at,
@@ -52,6 +52,7 @@ SELECT s.id, (extract(epoch FROM s.created_at) * 1000)::bigint AS created_at_ms,
        (SELECT count(*) FROM messages m WHERE m.session_id = s.id AND NOT m.note) AS total
 FROM sessions s
 WHERE s.id = ANY (CAST(:ids AS text[])) AND s.tenant_id = :tenant_id AND s.end_user IS NOT DISTINCT FROM CAST(:end_user AS text)
+  AND s.parent_session_id IS NULL
 """)
 
 # Sessions were narrowed to the reader's before.
@@ -121,7 +122,8 @@ class SearchRepository:
             return []
         newest = (
             select(sessions.c.id)
-            .where(sessions.c.tenant_id == scope["tenant_id"], sessions.c.end_user == scope["end_user"], sessions.c.id != reader.session_id)
+            .where(sessions.c.tenant_id == scope["tenant_id"], sessions.c.end_user == scope["end_user"])
+            .where(sessions.c.id != reader.session_id, sessions.c.parent_session_id.is_(None))
             .order_by(sessions.c.id.desc())
             .limit(limit)
         )

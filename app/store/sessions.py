@@ -24,9 +24,9 @@ _CREATE = text(
     """
     WITH created AS (
         INSERT INTO sessions (id, tenant_id, system_prompt, model, toolsets, tools, end_user, keep_interrupted_text, metadata, next_seq,
-                              memory, idempotency_key, fingerprint)
+                              memory, idempotency_key, fingerprint, parent_session_id)
         VALUES (:id, :tenant_id, :system_prompt, :model, :toolsets, :tools, :end_user, :keep_interrupted_text, :metadata, :next_seq,
-                :memory, :idempotency_key, :fingerprint)
+                :memory, :idempotency_key, :fingerprint, :parent_session_id)
         ON CONFLICT (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
         RETURNING id, created_at
     ), imported AS (
@@ -68,6 +68,7 @@ _COLUMNS = (
     _ms(sessions.c.updated_at).label("updated_at_ms"),
 )
 
+_LISTED = sessions.c.parent_session_id.is_(None)
 _GET = select(*_COLUMNS).where(sessions.c.id == bindparam("session_id"), sessions.c.tenant_id == bindparam("tenant_id"))
 
 
@@ -114,7 +115,7 @@ class SessionRepository:
 
     async def page(self, tenant_id: TenantId, limit: int, before: str | None, user: str | None) -> Page[Session]:
         """Sessions, newest first; ``before`` is a session id."""
-        query = select(*_COLUMNS).where(sessions.c.tenant_id == tenant_id).order_by(sessions.c.id.desc()).limit(limit + 1)
+        query = select(*_COLUMNS).where(sessions.c.tenant_id == tenant_id, _LISTED).order_by(sessions.c.id.desc()).limit(limit + 1)
         if before is not None:
             query = query.where(sessions.c.id < before)
         if user is not None:
@@ -185,6 +186,7 @@ def _create_params(session: NewSession) -> Mapping[str, Any]:
         "memory": session.memory,
         "idempotency_key": session.idempotency_key,
         "fingerprint": session.fingerprint,
+        "parent_session_id": session.parent_session_id,
         "message_ids": [message_id for message_id, _ in messages],
         "notes": [message.kind is MessageKind.NOTE for _, message in messages],
         "bodies": [encode_message(message) for _, message in messages],

@@ -136,8 +136,15 @@ sessions = Table(
     Column("context", LargeBinary, comment="JSON of ContextState; NULL before the first model call"),
     Column("idempotency_key", Text),
     Column("fingerprint", LargeBinary),
+    Column(
+        "parent_session_id",
+        Text,
+        ForeignKey("sessions.id", ondelete="CASCADE"),
+        comment="a child turn's session: in no list, goes with its parent",
+    ),
     _created(),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
+    Index("ix_sessions_parent", "parent_session_id", postgresql_where=text("parent_session_id IS NOT NULL")),
     Index("ix_sessions_tenant_id_id", "tenant_id", "id"),
     Index("ix_sessions_tenant_id_end_user_id", "tenant_id", "end_user", "id"),
     Index(
@@ -245,6 +252,8 @@ turns = Table(
     Column("started_at", DateTime(timezone=True)),
     Column("ended_at", DateTime(timezone=True)),
     Column("deltas_pruned", Boolean, nullable=False, server_default=text("false")),
+    Column("parent_turn_id", Text, comment="the turn that started it and outlives it"),
+    Index("ix_turns_open_children", "parent_turn_id", postgresql_where=text("parent_turn_id IS NOT NULL AND ended_at IS NULL")),
     Index(
         "uq_turns_session_holder",
         "session_id",
@@ -266,6 +275,24 @@ turns = Table(
         unique=True,
         postgresql_where=text("idempotency_key IS NOT NULL"),
     ),
+)
+
+kanban_cards = Table(
+    "kanban_cards",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("turn_id", Text, comment="the turn that made it"),
+    Column("child_turn_id", Text, comment="the child turn that works on it"),
+    Column("title", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("result", Text, nullable=False),
+    _created(),
+    Column("started_at", DateTime(timezone=True)),
+    Column("ended_at", DateTime(timezone=True)),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
+    Index("ix_kanban_cards_session_id_id", "session_id", "id"),
 )
 
 stateless_keys = Table(

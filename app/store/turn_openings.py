@@ -40,6 +40,7 @@ def params_of(turn: NewTurn) -> dict[str, Any]:
         "last_seq": turn.rows[-1].last,
         "key": turn.idempotency_key,
         "fingerprint": turn.fingerprint,
+        "parent_turn_id": turn.parent_turn_id,
         "max_queued": turn.max_queued,
         "first": turn.rows[0].first,
         "kind": int(turn.rows[0].kind),

@@ -49,7 +49,7 @@ SESSION_MODEL = _sql("SELECT model FROM sessions WHERE id = :session_id AND tena
 LOCK_TENANT = text("SELECT 1 FROM tenants WHERE id = :tenant_id FOR NO KEY UPDATE")
 
 COUNT_OPEN = text("""
-SELECT (SELECT count(*) FROM turns WHERE tenant_id = :tenant_id AND state = 'running')
+SELECT (SELECT count(*) FROM turns WHERE tenant_id = :tenant_id AND state = 'running' AND parent_turn_id IS NULL)
      + (SELECT count(*) FROM turns WHERE tenant_id = :tenant_id AND state = 'requires_action')
      + (SELECT count(*) FROM turns WHERE tenant_id = :tenant_id AND state = 'resuming')
      + (SELECT count(*) FROM turns WHERE tenant_id = :tenant_id AND state = 'queued')
@@ -92,6 +92,7 @@ TAKE_OVER = _sql(f"""
 WITH c AS MATERIALIZED (
     SELECT t.id FROM turns t
     WHERE t.state = 'running'
+      AND NOT EXISTS (SELECT 1 FROM turns c WHERE c.parent_turn_id = t.id AND c.ended_at IS NULL)
       AND EXISTS (SELECT 1 FROM replicas me WHERE me.id = :owner
                   AND CAST(extract(epoch FROM me.expires_at) * 1000000 AS bigint) = :beat
                   AND me.expires_at > clock_timestamp() + make_interval(secs => :ttl_s / 2))

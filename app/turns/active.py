@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+from app.agent.allowance import Share
 from app.domain.errors import UnavailableError
 from app.domain.ids import ReplicaId, TurnId
 from app.domain.openings import OpenTurn
@@ -44,10 +45,10 @@ class ActiveTurns:
         """The turns that run now."""
         return list(self._tasks)
 
-    def start(self, turn: OpenTurn, tenant: Tenant | None, *, announced: bool) -> None:
-        """Run a turn that this replica owns; without ``tenant`` the runner looks it up."""
+    def start(self, turn: OpenTurn, tenant: Tenant | None, *, announced: bool, share: Share | None = None) -> None:
+        """Run a turn that this replica owns; without ``tenant`` the runner looks it up. A child comes with its ``share`` of a budget."""
         turn_id = turn.fence.turn_id
-        runner = TurnRunner(self._parts, turn, announced=announced)
+        runner = TurnRunner(self._parts, turn, announced=announced, running=self, share=share)
         task = asyncio.get_running_loop().create_task(runner.run(tenant), name=turn_id)
         self._tasks[turn_id] = task
         self._runners[turn_id] = runner
@@ -63,6 +64,7 @@ class ActiveTurns:
             return False
         if runner is not None:  # once only: a second cancellation would tear the closing
             runner.interrupt_reason = reason
+            runner.interrupted = True
             # Not at once: a task that is cancelled before its first step never runs, and its turn would stay open.
             asyncio.get_running_loop().call_soon(task.cancel)
         return True
@@ -78,6 +80,12 @@ class ActiveTurns:
         if task is not None:
             await asyncio.wait((task,), timeout=timeout_s)
         return task is None or task.done()
+
+    async def until_ended(self, turn_id: TurnId) -> None:
+        """Return when the turn has ended here; at once when it does not run here."""
+        task = self._tasks.get(turn_id)
+        if task is not None:
+            await asyncio.wait((task,))
 
     async def revalidate(self) -> None:
         """After a lapse of the lease: stop the turns that others have taken. Raises UnavailableError."""

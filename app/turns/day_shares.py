@@ -10,7 +10,7 @@ beyond the estimate of a call's input.
 
 from typing import TYPE_CHECKING, Final
 
-from app.agent.budget import Allowance
+from app.agent.budget import DayAllowance
 from app.domain.ids import TenantId
 from app.domain.quotas import DayShare, DaySums, Spent
 from app.domain.tenants import Tenant
@@ -56,7 +56,7 @@ class DayShares:
 
 
 class TurnShare:
-    """:class:`app.agent.budget.Allowance` of one turn."""
+    """:class:`app.agent.budget.DayAllowance` of one turn."""
 
     def __init__(self, day: _Day, tenant: Tenant, counted: Spent) -> None:
         self._day = day
@@ -97,5 +97,5 @@ class TurnShare:
 
 if TYPE_CHECKING:
 
-    def _conforms(share: TurnShare) -> Allowance:
+    def _conforms(share: TurnShare) -> DayAllowance:
         return share

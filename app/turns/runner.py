@@ -9,8 +9,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from app.agent import machine
+from app.agent.allowance import Allowance, Share
+from app.agent.budget import Budget
+from app.agent.delegation import subagent_completed, sum_of
 from app.agent.facts import End, Pause, Record, Show
-from app.agent.loop import AgentLoop, LoopParts
+from app.agent.loop import AgentLoop
+from app.agent.run import LoopParts
 from app.context import history
 from app.domain.compaction import ContextState
 from app.domain.conversation_events import CompactionCompleted, CompactionFailed
@@ -30,10 +35,8 @@ from app.domain.messages import Message, StoredMessage
 from app.domain.model import MessageDelta
 from app.domain.openings import OpenTurn
 from app.domain.tenants import Purpose, Tenant
-from app.domain.terminal_events import terminal_event
+from app.domain.terminal_events import leaves_calls, terminal_event, terminal_state
 from app.domain.turns import (
-    Completed,
-    CompletedReason,
     Failed,
     FailedReason,
     Interrupted,
@@ -41,9 +44,9 @@ from app.domain.turns import (
     MachineState,
     Outcome,
     TurnKind,
-    TurnState,
 )
 from app.ports import Clock, MemoryStore, MessageStore, ModelClient, ModelClients, TenantStore, TodoStore, Toolboxes, TurnStore, UsageStore
+from app.turns.children import Children, Running, TurnChildren
 from app.turns.counters import Counters
 from app.turns.day_shares import DayShares
 from app.turns.event_log import EventLog
@@ -76,13 +79,22 @@ class RunnerParts:
     """Whether this replica is leaving and another one can go on with its turns."""
     action_timeout_s: float
     """How long a turn waits for somebody."""
+    children: Children
 
 
 class TurnRunner:
     """The body of one turn's task."""
 
-    def __init__(self, parts: RunnerParts, turn: OpenTurn, *, announced: bool) -> None:
-        """``announced``: the turn's first events (``turn.started``, ``iteration.started``) are stored already."""
+    def __init__(
+        self, parts: RunnerParts, turn: OpenTurn, *, announced: bool, running: Running | None = None, share: Share | None = None
+    ) -> None:
+        """``announced``: the turn's first events (``turn.started``, ``iteration.started``) are stored already.
+
+        ``running`` starts its children; a child comes with its ``share`` of a budget.
+        """
+        self._running = running
+        self._share = share
+        self._children: TurnChildren | None = None
         self._parts = parts
         self._turn = turn
         self._announced = announced
@@ -94,6 +106,8 @@ class TurnRunner:
         """What the open attempt has shown, its reasoning included."""
         self.interrupt_reason = turn.cancel_reason or InterruptReason.SHUTDOWN
         """Why, once the task is cancelled."""
+        self.interrupted = False
+        """Somebody has cancelled it, for that reason."""
 
     @property
     def others_wait(self) -> bool:
@@ -175,6 +189,9 @@ class TurnRunner:
         if not self._announced:
             await self._writer.record(self._first_events(model), (), self._turn.state)
         await self._parts.lease.wait_valid()
+        share = self._share or self._allowance().root()
+        if self._running is not None and self._turn.fence.session_id is not None:
+            self._children = TurnChildren(parts.children, self._running, self._turn, tenant, share=share, reason=self._stop_reason)
         loop = self._loop = AgentLoop(
             LoopParts(
                 model=model,
@@ -185,6 +202,8 @@ class TurnRunner:
                 todos=parts.todos,
                 memory=parts.memory,
                 allowance=self._writer.share,
+                share=share,
+                children=self._children,
             )
         )
         async with aclosing(loop.run(self._turn, self._writer.placed)) as facts:
@@ -199,6 +218,16 @@ class TurnRunner:
         parts = self._parts
         if tenant.settings.limits_day:
             parts.shares.learn(tenant.id, await patiently(lambda: parts.usage.today(tenant.id), parts.clock))
+
+    def _stop_reason(self) -> InterruptReason:
+        """Why the turn's children are interrupted, when they are."""
+        return self.interrupt_reason if self.interrupted else InterruptReason.REQUESTED
+
+    def _allowance(self) -> Allowance:
+        """What the turn and its children may use together; what children used before it went on here counts."""
+        request = self._turn.request
+        total = Budget(iterations=request.max_iterations, tokens=request.max_tokens, cost_usd=request.max_cost_usd)
+        return Allowance(total, self._turn.state.children)
 
     async def _load(self) -> None:
         """Take the session's messages, the turn's own included. A stateless call that was lost has none left: nobody goes on with it."""
@@ -236,10 +265,15 @@ class TurnRunner:
                 session_id = self._turn.fence.session_id
                 # A stateless call is not handed over: its client waits on this very connection, and its messages are no rows.
                 if fact.boundary and session_id is not None and self._parts.should_hand_over():
+                    await self._settle_children(InterruptReason.SHUTDOWN)
+                    if self._turn.request.depth:  # it would go on without its parent; that goes on elsewhere, with what it has of this one
+                        await self._close(Interrupted(reason=InterruptReason.SHUTDOWN, output=self._shown_text()))
+                        return True
                     await self._writer.hand_over(TurnQueued(session_id=session_id, reason="handed_over"))
                     return True
                 return False
-            case Pause(state=state):
+            case Pause():
+                state = await self._settle_children(InterruptReason.REQUESTED, fact.state)
                 until_ms = self._parts.clock.unix_ms() + round(self._parts.action_timeout_s * 1000)
                 await self._writer.pause(requires_action(state, until_ms), state, until_ms=until_ms)
                 return True
@@ -248,6 +282,15 @@ class TurnRunner:
                     outcome, before=fact.events, messages=fact.messages, state=fact.state, forget=fact.forget, context=fact.context
                 )
                 return True
+
+    async def _settle_children(self, reason: InterruptReason, state: MachineState | None = None) -> MachineState:
+        """End the children that still run, before the turn leaves this process; what became of them is stored."""
+        state = state or self._writer.state
+        late = [] if self._children is None else await self._children.settle(reason)
+        if late:
+            state = machine.count_children(state, sum_of(ended.used for ended in late))
+            await self._writer.record(tuple(subagent_completed(ended) for ended in late), (), state)
+        return state
 
     async def _record(self, fact: Record) -> None:
         self._open_text.clear()
@@ -311,8 +354,12 @@ class TurnRunner:
         forget: bool = False,
         context: ContextState | None = None,
     ) -> None:
-        """End the turn with everything that keeps its session's history valid, in one commit."""
-        results = [] if _leaves_calls(outcome) else self._unanswered(messages)
+        """End the turn with everything that keeps its session's history valid, in one commit. Its children end first."""
+        if self._children is not None:
+            late = await self._children.settle(outcome.reason if isinstance(outcome, Interrupted) else InterruptReason.REQUESTED)
+            before = (*before, *(subagent_completed(ended) for ended in late))
+            state = machine.count_children(state or self._open_state(), sum_of(ended.used for ended in late))
+        results = [] if leaves_calls(outcome) else self._unanswered(messages)
         added = [*messages, *results]
         spoken = self._turn.request.kind is TurnKind.CHAT
         note = history.closing_note(outcome, keep_text=self._turn.keep_interrupted_text) if spoken and not forget else None
@@ -320,7 +367,7 @@ class TurnRunner:
             added.append(self._stored(self._next_seq(added), note))
         state = state or self._open_state()
         fence = self._turn.fence
-        to = _terminal_state(outcome)
+        to = terminal_state(outcome)
         await self._writer.close(
             terminal_event(fence.turn_id, fence.session_id, outcome, state),
             before=(*before, *(unfinished_call(result.message) for result in results)),
@@ -338,21 +385,11 @@ class TurnRunner:
         counted = None if self._loop is None else self._loop.interrupted_state(self._open_chars)
         if counted is not None:
             state = msgspec.structs.replace(
-                state, attempts=counted.attempts, usage=counted.usage, cost_usd=counted.cost_usd, routes=counted.routes
+                state,
+                attempts=counted.attempts,
+                usage=counted.usage,
+                cost_usd=counted.cost_usd,
+                routes=counted.routes,
+                children=counted.children,
             )
         return msgspec.structs.replace(state, attempts=max(state.attempts, self._open_attempt))
-
-
-def _terminal_state(outcome: Outcome) -> TurnState:
-    match outcome:
-        case Completed():
-            return TurnState.COMPLETED
-        case Interrupted():
-            return TurnState.INTERRUPTED
-        case Failed():
-            return TurnState.FAILED
-
-
-def _leaves_calls(outcome: Outcome) -> bool:
-    """Whether the turn ends with calls that its client answers."""
-    return isinstance(outcome, Completed) and outcome.reason is CompletedReason.TOOL_CALLS

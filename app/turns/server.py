@@ -17,10 +17,12 @@ from app.domain.tenants import Tenant
 from app.domain.turns import InterruptReason, PruneAges, TurnState, TurnView, Unwatched
 from app.ports import (
     Clock,
+    KanbanStore,
     MemoryStore,
     MessageStore,
     ModelClients,
     ReplicaStore,
+    SessionStore,
     TenantStore,
     TodoStore,
     Toolboxes,
@@ -29,6 +31,7 @@ from app.ports import (
     Wakeups,
 )
 from app.turns.active import ActiveTurns, Departure
+from app.turns.children import Children
 from app.turns.counters import Counters
 from app.turns.day_shares import DayShares
 from app.turns.event_log import EventLog
@@ -43,6 +46,8 @@ CANCEL_TOPIC = "cancel"
 QUEUE_TOPIC = "queue"
 CLAIM_LIMIT = 50
 RECOVER_LIMIT = 50
+RECOVER_ROUNDS = 6
+"""One for each depth of turns that started turns."""
 PRUNE_EVERY_S = 60.0
 EXPIRE_EVERY_S = 2.0
 EXPIRE_LIMIT = 50
@@ -62,6 +67,8 @@ class Stores:
     todos: TodoStore
     memory: MemoryStore
     usage: UsageStore
+    sessions: SessionStore
+    kanban: KanbanStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +122,14 @@ class TurnServer:
             counters=self.counters,
             usage=stores.usage,
             shares=self.shares,
+            children=Children(
+                sessions=stores.sessions,
+                turns=stores.turns,
+                kanban=stores.kanban,
+                models=models,
+                clock=clock,
+                replica=replica,
+            ),
             should_hand_over=self.departure.should_hand_over,
             action_timeout_s=timing.action_timeout_s,
         )
@@ -271,11 +286,15 @@ class TurnServer:
         """End the turns of replicas that are gone, once our own contact has lasted long enough to judge them."""
         while True:
             await self.lease.wait_beaten()
-            if self.lease.settled and not self.departure.draining:
-                await self.recover()
+            for _ in range(RECOVER_ROUNDS):
+                if not self.lease.settled or self.departure.draining or not await self.recover():
+                    break
 
-    async def recover(self) -> None:
-        """Take over and end lost turns: those of dead replicas, and our own without a task (a write whose answer never came)."""
+    async def recover(self) -> bool:
+        """Take over and end lost turns: those of dead replicas, and our own without a task (a write whose answer never came).
+
+        True when there were any: those that started them are to be ended next, since a turn is passed over while a child of it is open.
+        """
         async with self._claiming:
             known = [*self._opening, *self.active.ids()]
             lost = await self._stores.turns.take_over(self.lease.replica, known, RECOVER_LIMIT, beat=self.lease.stamp)
@@ -288,6 +307,7 @@ class TurnServer:
         if lost:
             logger.warning("ended turns of a lost replica", extra={"turns": len(lost)})
             self._queue_hint.set()
+        return bool(lost)
 
     async def _run_expiry(self) -> None:
         """End turns that wait for somebody and whose time is over."""

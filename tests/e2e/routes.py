@@ -25,6 +25,7 @@ TENANT = {
     ("DELETE", "/sessions/{session_id}"),
     ("GET", "/sessions/{session_id}/messages"),
     ("GET", "/sessions/{session_id}/summaries"),
+    ("GET", "/sessions/{session_id}/kanban"),
     ("POST", "/sessions/{session_id}/turns"),
     ("GET", "/sessions/{session_id}/turns"),
     ("GET", "/turns/{turn_id}"),

@@ -25,13 +25,17 @@ class InMemorySessions(SessionStore):
         """What was written for a session."""
         return self._sessions[session_id]
 
+    def known(self, session_id: SessionId) -> bool:
+        """Whether there is such a session."""
+        return session_id in self._sessions
+
     def created_at_ms(self, session_id: SessionId) -> int:
         """When a session was created."""
         return self._created_at_ms[session_id]
 
     def of_tenant(self, tenant_id: TenantId) -> list[NewSession]:
         """What was written for the tenant's sessions, newest first."""
-        found = [session for session in self._sessions.values() if session.tenant_id == tenant_id]
+        found = [session for session in self._sessions.values() if session.tenant_id == tenant_id and session.parent_session_id is None]
         return sorted(found, key=lambda session: session.id, reverse=True)
 
     @override

@@ -10,9 +10,11 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from typing_extensions import override
 
-from app.agent.budget import Allowance
+from app.agent.allowance import Allowance, Share
+from app.agent.budget import Budget, DayAllowance
 from app.agent.facts import End, LoopFact, Record
-from app.agent.loop import AgentLoop, LoopParts
+from app.agent.loop import AgentLoop
+from app.agent.run import LoopParts
 from app.clock import SystemClock
 from app.context import history
 from app.domain.compaction import Room
@@ -89,6 +91,12 @@ def cut_call(text: str = "", **more: Any) -> ModelReply:
 def asks(*names: str, q: object = "a", text: str = "") -> ModelReply:
     """A reply with calls of these tools, each with an id of its own."""
     return says(text, *(ToolCall(f"{name}-{index}-{q}", name, json.dumps({"q": q})) for index, name in enumerate(names)))
+
+
+def share_of(turn: OpenTurn) -> Share:
+    """A turn's own budget, which it shares with nobody."""
+    request = turn.request
+    return Allowance(Budget(iterations=request.max_iterations, tokens=request.max_tokens, cost_usd=request.max_cost_usd)).root()
 
 
 class TalkingModel(ModelClient):
@@ -265,7 +273,7 @@ class Scene:
     rows: list[StoredMessage] = field(default_factory=opening)
     bench: Workbench = field(default_factory=Workbench)
     summariser: ModelClient | None = None
-    allowance: Allowance | None = None
+    allowance: DayAllowance | None = None
 
     def begin(self, model: TalkingModel) -> AsyncGenerator[LoopFact, None]:
         """The turn's facts."""
@@ -304,6 +312,7 @@ class Scene:
             todos=MemoryTodoStore(),
             memory=InMemoryMemories(InMemorySessions(clock)),
             allowance=self.allowance,
+            share=share_of(turn),
         )
         return AgentLoop(parts).run(turn, self.rows)
 

@@ -3,7 +3,7 @@
 import pytest
 from typing_extensions import override
 
-from app.agent.budget import MIN_OUTPUT, Allowance, Budget, affords, is_used_up, output_limit, pressure
+from app.agent.budget import MIN_OUTPUT, Budget, DayAllowance, affords, is_used_up, output_limit, pressure
 from app.domain.conversation_events import BudgetWarning
 from app.domain.errors import ContextOverflowError, ModelError, ModelUnavailableError
 from app.domain.events import IterationStarted, MessageCompleted
@@ -252,7 +252,7 @@ async def test_an_ordinary_call_that_fails_is_no_closing_one(error: ModelError) 
     assert len(played.model.requests) == 2
 
 
-class Shared(Allowance):
+class Shared(DayAllowance):
     """A day that others use too: each call for its share brings the next of ``shares``, the last one for ever."""
 
     def __init__(self, *shares: DayShare) -> None:

@@ -25,6 +25,7 @@ from app.ports import MemoryStore, TodoStore
 from tests.fakes.clock import HandClock
 from tests.fakes.scripted_model import Script, ScriptedModel, reply
 from tests.fakes.tools import InMemoryToolbox
+from tests.unit.agent.scenes import share_of
 from tests.unit.context.rows import said, stored, user
 
 ROOM = Room(4_000, 400)
@@ -100,7 +101,7 @@ def a_run(messages: Sequence[Message], clock: HandClock, kept: Kept | None = Non
         cancel_reason=None,
         resumed=False,
     )
-    return Run(turn, rows, room=ROOM, toolbox=InMemoryToolbox({}), clock=clock, thresholds=GuardrailThresholds())
+    return Run(turn, rows, room=ROOM, toolbox=InMemoryToolbox({}), clock=clock, thresholds=GuardrailThresholds(), share=share_of(turn))
 
 
 def compactor(summariser: Route, clock: HandClock, stores: Stores | None = None) -> Compactor:

@@ -9,7 +9,8 @@ import pytest
 from typing_extensions import override
 
 from app.agent.facts import End, LoopFact, Record, Show
-from app.agent.loop import AgentLoop, LoopParts
+from app.agent.loop import AgentLoop
+from app.agent.run import LoopParts
 from app.clock import SystemClock
 from app.domain.errors import ContextOverflowError, ModelError, ModelUnavailableError
 from app.domain.events import AttemptFailedEvent, IterationStarted, MessageCompleted, ToolCompleted, ToolStarted
@@ -25,6 +26,7 @@ from tests.fakes.memories import InMemoryMemories
 from tests.fakes.scripted_model import PRIMARY, USAGE, Script, ScriptedModel, reply
 from tests.fakes.sessions import InMemorySessions
 from tests.fakes.tooling.todo_store import MemoryTodoStore
+from tests.unit.agent.scenes import share_of
 
 SESSION = SessionId("sess_1")
 TURN = TurnId("turn_1")
@@ -98,7 +100,7 @@ def calls(*ids: str) -> tuple[ToolCall, ...]:
     return tuple(ToolCall(call_id, "lookup", "{}") for call_id in ids)
 
 
-def loop_of(model: ScriptedModel, tools: Tools) -> AgentLoop:
+def loop_of(model: ScriptedModel, tools: Tools, turn: OpenTurn) -> AgentLoop:
     clock = SystemClock()
     parts = LoopParts(
         model=model,
@@ -108,6 +110,7 @@ def loop_of(model: ScriptedModel, tools: Tools) -> AgentLoop:
         settings=TenantSettings(),
         todos=MemoryTodoStore(),
         memory=InMemoryMemories(InMemorySessions(clock)),
+        share=share_of(turn),
     )
     return AgentLoop(parts)
 
@@ -117,7 +120,7 @@ async def facts_of(
 ) -> tuple[list[LoopFact], ScriptedModel]:
     """All facts of a turn, and the model with the requests that it got."""
     model = ScriptedModel(*scripts)
-    facts = [fact async for fact in loop_of(model, tools or Tools()).run(turn or opened(), history)]
+    facts = [fact async for fact in loop_of(model, tools or Tools(), turn or opened()).run(turn or opened(), history)]
     return facts, model
 
 
@@ -204,7 +207,7 @@ async def test_a_round_of_calls_is_recorded_as_intent_results_and_boundary() -> 
 async def test_no_call_starts_before_its_intent_was_taken() -> None:
     tools = Tools()
     model = ScriptedModel([[reply("", *calls("a"))]], [[reply("Done.")]])
-    async with aclosing(loop_of(model, tools).run(opened(), INPUT)) as facts:
+    async with aclosing(loop_of(model, tools, opened()).run(opened(), INPUT)) as facts:
         intent = await anext(facts)
         assert isinstance(intent, Record)
         assert tools.begun == []
@@ -223,7 +226,7 @@ async def test_results_are_recorded_as_they_come_at_the_places_of_their_calls() 
 
     tools = Tools(run)
     model = ScriptedModel([[reply("", *calls("a", "b", "c"))]], [[reply("Done.")]])
-    async with aclosing(loop_of(model, tools).run(opened(), INPUT)) as facts:
+    async with aclosing(loop_of(model, tools, opened()).run(opened(), INPUT)) as facts:
         await anext(facts)
         early = await anext(facts)
         assert isinstance(early, Record)
@@ -384,7 +387,7 @@ async def cancelled_while(facts: AsyncGenerator[LoopFact, None], reached: asynci
 
 async def test_a_cancellation_closes_the_model_stream() -> None:
     model = ScriptedModel([[MessageDelta(1, "ha")], asyncio.Event()])
-    await cancelled_while(loop_of(model, Tools()).run(opened(), INPUT), model.waiting)
+    await cancelled_while(loop_of(model, Tools(), opened()).run(opened(), INPUT), model.waiting)
     assert model.closed == 1
 
 
@@ -399,6 +402,6 @@ async def test_a_cancellation_reaches_every_running_tool() -> None:
 
     tools = Tools(run)
     model = ScriptedModel([[reply("", *calls("a", "b", "c"))]])
-    await cancelled_while(loop_of(model, tools).run(opened(), INPUT), running)
+    await cancelled_while(loop_of(model, tools, opened()).run(opened(), INPUT), running)
     assert sorted(tools.cancelled) == ["a", "b", "c"]
     assert len(model.requests) == 1

@@ -10,7 +10,7 @@ import pytest
 from typing_extensions import override
 
 from app.agent.batch import MAX_CALLS
-from app.agent.tool_calls import run_tool_calls
+from app.agent.tool_calls import Progress, run_tool_calls
 from app.clock import SystemClock
 from app.domain.messages import ToolCall, ToolSpec
 from app.domain.tools import FinishedCall, ToolContext, ToolOutcome
@@ -52,7 +52,15 @@ async def at_once(call: ToolCall) -> str:
 def run(toolbox: Toolbox, *names: str, refused: dict[int, str] | None = None) -> AsyncGenerator[list[FinishedCall], None]:
     calls = [call_of(name, call_id=f"c{index}") for index, name in enumerate(names)]
     refusals = {index: ToolOutcome(output=text, is_error=True) for index, text in (refused or {}).items()}
-    return run_tool_calls(calls, refusals, toolbox, CONTEXT, clock=SystemClock())
+    return finished_of(run_tool_calls(calls, refusals, toolbox, CONTEXT, clock=SystemClock()))
+
+
+async def finished_of(steps: AsyncGenerator[Progress, None]) -> AsyncGenerator[list[FinishedCall], None]:
+    """The calls as they finish; none of these tells anything on its way."""
+    async with aclosing(steps):
+        async for told, finished in steps:
+            assert told == []
+            yield finished
 
 
 async def collect(batches: AsyncGenerator[list[FinishedCall], None]) -> list[list[FinishedCall]]:

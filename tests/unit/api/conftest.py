@@ -17,6 +17,7 @@ from app.clock import SystemClock
 from app.turns.counters import Counters
 from app.turns.service import Turns
 from tests.fakes.cooldowns import InMemoryCooldowns
+from tests.fakes.kanban import InMemoryKanban
 from tests.fakes.memories import InMemoryMemories
 from tests.fakes.models import SilentModels
 from tests.fakes.quotas import InMemoryUsage
@@ -88,6 +89,7 @@ def build(admin_key: str | None = ADMIN_KEY) -> Gateway:
         messages=InMemoryMessages(gateway.sessions),
         summaries=gateway.summaries,
         memory=gateway.memory,
+        kanban=InMemoryKanban(gateway.sessions, clock),
         toolboxes=InMemoryToolbox({"time": ("get_time",), "notes": ("write_note", "add_note"), "core": ("memory",)}),
         model_clients=SilentModels(),
         turns=gateway.turns,

@@ -276,7 +276,10 @@ async def test_tools_of_a_tenant_are_its_own_and_follow_its_revision(server: Web
     assert [spec.name for spec in await box.specs(["core", "webhooks"])] == ["lookup", "own"]
     assert box.traits()["lookup"] == ToolTraits(read_only=True, approval=True)
     server.pages["/"] = OK
-    assert (await box.call(call_of("lookup", '{"q": "a"}'), context_of("lookup"))).output == "done"
+    asked = await box.call(call_of("lookup", '{"q": "a"}'), context_of("lookup"))
+    assert (asked.is_error, asked.needs_approval) == (True, True)
+    allowed = msgspec.structs.replace(context_of("lookup"), approved=True)
+    assert (await box.call(call_of("lookup", '{"q": "a"}'), allowed)).output == "done"
     assert (await box.call(call_of("lookup", '{"q": 1}'), context_of("lookup"))).is_error
     assert (await box.call(call_of("own"), context_of("own"))).output == "the gateway's"
     assert len(server.received) == 1

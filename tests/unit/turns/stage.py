@@ -25,6 +25,7 @@ from app.turns.server import Stores, Timing, TurnServer
 from app.turns.service import Turns
 from app.turns.writer import TurnWriter
 from tests.fakes.clock import HandClock, settle
+from tests.fakes.kanban import InMemoryKanban
 from tests.fakes.memories import InMemoryMemories
 from tests.fakes.quotas import InMemoryUsage
 from tests.fakes.rate_windows import InMemoryRateWindows
@@ -192,6 +193,8 @@ class Stage:
                 todos=MemoryTodoStore(),
                 memory=InMemoryMemories(self.sessions),
                 usage=self.usage,
+                sessions=self.sessions,
+                kanban=InMemoryKanban(self.sessions, self.clock),
             ),
             models=OneModel(model),
             toolboxes=toolbox or InMemoryToolbox({"shop": ("buy",)}),
