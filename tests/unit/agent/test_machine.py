@@ -137,7 +137,7 @@ REFUSED = {
 @pytest.mark.parametrize("reason", list(FailureReason), ids=str)
 def test_an_impossible_model_call_ends_the_turn_with_a_type(reason: FailureReason) -> None:
     expected, retryable = FAILURES[reason]
-    mendable = reason in (FailureReason.INVALID_REQUEST, FailureReason.BAD_UNICODE)
+    mendable = reason in (FailureReason.INVALID_REQUEST, FailureReason.UNSUPPORTED, FailureReason.BAD_UNICODE)
     assert machine.after_failure(BEGUN, ModelUnavailableError(reason, "It is so."), BUDGET) == Finish(
         outcome=Failed(reason=expected, detail="It is so.", retryable=retryable, refused=mendable), message=None, forget=reason in REFUSED
     )
