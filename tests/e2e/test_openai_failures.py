@@ -240,6 +240,19 @@ async def test_two_repeats_at_once_share_the_next_try(stage: Stage) -> None:
         assert len(stage.provider.requests) == 2
 
 
+async def test_a_client_that_left_and_comes_again_under_its_key_is_answered(stage: Stage) -> None:
+    async with stage.client() as client, openai_of(client) as openai:
+        key = {"Idempotency-Key": "k-left"}
+        stage.provider.play("tokens=200 pace_ms=20")
+        stream = await chat(openai, stream=True, extra_headers=key)
+        left = turn_of((await anext(stream)).id)
+        await stream.close()
+        assert (await ended(client, left, 2))["reason"] == "client_gone"
+        chunks = [chunk async for chunk in await chat(openai, stream=True, extra_headers=key)]
+        assert streamed_text(chunks) == "the river"
+        assert turn_of(chunks[0].id) != left
+
+
 async def test_a_failure_that_no_repeat_can_mend_stays_under_its_key(stage: Stage) -> None:
     async with stage.client() as client, openai_of(client) as openai:
         stage.provider.play("status=401")

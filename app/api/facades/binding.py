@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -82,13 +83,13 @@ async def start(services: Services, tenant: Tenant, call: Call, *, path: str, id
         if again is None:
             raise
         return again
+    begin = partial(services.turns.start, tenant, call.session_id, request, fingerprint=fingerprint, stateless=stateless)
+    started = await begin(idempotency_key=key)
     for _ in range(_MOST_TRIES):
-        started = await services.turns.start(
-            tenant, call.session_id, request, idempotency_key=key, fingerprint=fingerprint, stateless=stateless
-        )
         if not started.replayed or stateless is None or not await _is_worth_another(services, tenant, started.turn_id):
             break
         key = f"{key} {started.turn_id}"  # whoever repeats the call at the same time comes to the same key
+        started = await begin(idempotency_key=key)
     return started
 
 
