@@ -10,7 +10,19 @@ from typing import Any
 import msgspec
 
 from app.domain.errors import InvalidRequestError
-from app.domain.messages import Content, ContentPart, Message, Role, ToolCall, canonical_json, clean_json, clean_text, content_text
+from app.domain.messages import (
+    CALLERS,
+    Content,
+    ContentPart,
+    Message,
+    Replay,
+    Role,
+    ToolCall,
+    canonical_json,
+    clean_json,
+    clean_text,
+    content_text,
+)
 
 _SYSTEM_ROLES = ("system", "developer")
 _PART_TYPES = frozenset({"text", "image_url", "input_audio", "file"})
@@ -103,7 +115,8 @@ def _assistant(item: Mapping[str, Any], place: str) -> Message:
     if not calls and not text.strip():
         raise InvalidRequestError("An assistant message needs content or tool calls.", pointer=place)
     reasoning = _optional_text(item, "reasoning", place) or _optional_text(item, "reasoning_content", place)
-    return Message(role=Role.ASSISTANT, content=text, tool_calls=calls, reasoning=reasoning)
+    replay = Replay(origin=CALLERS, items=({"reasoning_content": reasoning},)) if calls and reasoning else None
+    return Message(role=Role.ASSISTANT, content=text, tool_calls=calls, reasoning=reasoning, replay=replay)
 
 
 def _plain_text(item: Mapping[str, Any], place: str) -> str:

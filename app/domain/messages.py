@@ -42,11 +42,15 @@ class ToolCall(msgspec.Struct, frozen=True):
     arguments: str
 
 
-class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts of a reply that its provider wants back unchanged: signed thinking blocks, encrypted reasoning items.
+CALLERS = "caller"
+"""The origin of reasoning in a caller's own history: it knows whom it is for."""
 
-    ``origin`` is :attr:`app.domain.tenants.Route.origin` of the route that gave them; they mean nothing to any other. ``items`` are
-    JSON objects as the provider wrote them, in order.
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """Parts of a reply that its provider wants back unchanged: signed thinking blocks, encrypted reasoning items, members of a message.
+
+    ``origin`` is :attr:`app.domain.tenants.Route.origin` of the route that gave them; they mean nothing to any other. What a caller brings
+    along in a history of its own has :data:`CALLERS`. ``items`` are JSON objects as the provider wrote them, in order.
     """
 
     origin: str

@@ -13,6 +13,7 @@ from tests.e2e import wire
 from tests.e2e.chains import Link, chain
 from tests.e2e.harness import types
 from tests.e2e.openai_clients import ASK_WEATHER, WEATHER, finish_of, openai_of, result, spoken, streamed_text, turn_of, user
+from tests.e2e.prefix import prefix_breaks
 from tests.e2e.stage import Stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -294,3 +295,24 @@ async def test_the_client_without_asyncio_works_too(stage: Stage) -> None:
     async with stage.client() as client:
         key = client.http.headers["authorization"].removeprefix("Bearer ")
         assert await asyncio.to_thread(talk, stage.replica.url, key) == ("the river", "the river")
+
+
+async def test_reasoning_goes_back_with_its_calls_to_a_model_that_wants_it(stage: Stage) -> None:
+    link = Link(url=stage.provider.base_url, model="deepseek-chat")
+    async with chain(stage, link) as client, openai_of(client) as openai:
+        session = await client.session()
+        await client.run(session, '[[sim reasoning=2 tool=lookup args={"q":"x"} rounds=2 text="So."]] look')
+        await client.run(session, "[[sim tokens=2]] and?")
+        *_, last = stage.provider.requests
+        said = [message for message in last.body["messages"] if message["role"] == "assistant"]
+        assert [message.get("reasoning_content") for message in said] == ["the river", "the river", None]
+        assert prefix_breaks(stage.provider.requests) == []
+
+        ask = user('[[sim reasoning=2 tool=weather args={"city":"Bern"} text="It rains."]] hi')
+        first = (await openai.chat.completions.create(model="default", messages=[ask], tools=[WEATHER])).choices[0].message
+        assert first.tool_calls is not None
+        conversation = [ask, spoken(first), result(first.tool_calls[0].id, "rain")]
+        await openai.chat.completions.create(model="default", messages=conversation, tools=[WEATHER])
+        *_, last = stage.provider.requests
+        assert last.body["messages"][1]["reasoning_content"] == "the river", "as the client sent it"
+        assert last.problems == ()

@@ -1,5 +1,6 @@
 """What the official client raises, and when: before anything was said a status, afterwards an error in the stream."""
 
+import asyncio
 from typing import Any
 
 import openai as sdk
@@ -7,6 +8,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from app.domain.model import ApiMode
+from tests.e2e import operator_tools
 from tests.e2e.chains import CHAT, MESSAGES, RESPONSES, Link, chain, every_mode
 from tests.e2e.openai_clients import finish_of, openai_of, streamed_text, turn_of, user
 from tests.e2e.scenes import ended
@@ -209,6 +211,65 @@ async def test_what_the_provider_calls_invalid_is_a_bad_request_in_its_words(sta
         assert (raised.value.code, raised.value.type) == ("request_refused", "invalid_request_error")
         assert "top_k must be positive" in raised.value.message
         assert len(stage.provider.requests) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_what_came_to_nothing_is_run_anew_under_its_key(stage: Stage, stream: bool) -> None:
+    key = {"Idempotency-Key": "k-again"}
+    async with stage.client(max_attempts=1) as client, openai_of(client) as openai:
+        stage.provider.play("status=500", "status=500")
+        for _ in range(2):
+            with pytest.raises(sdk.InternalServerError) as raised:
+                await chat(openai, stream=stream, extra_headers=key)
+            assert "idempotency-replayed" not in raised.value.response.headers
+        for _ in range(2):
+            answer = await chat(openai, stream=stream, extra_headers=key)
+            said = streamed_text([chunk async for chunk in answer]) if stream else answer.choices[0].message.content
+            assert said == "the river"
+        assert len(stage.provider.requests) == 3, "the answer is found again"
+
+
+async def test_two_repeats_at_once_share_the_next_try(stage: Stage) -> None:
+    async with stage.client(max_attempts=1) as client, openai_of(client) as openai:
+        stage.provider.play("status=500")
+        key = {"Idempotency-Key": "k-both"}
+        with pytest.raises(sdk.InternalServerError):
+            await chat(openai, extra_headers=key)
+        answers = await asyncio.gather(*(chat(openai, extra_headers=key) for _ in range(4)))
+        assert len({answer.id for answer in answers}) == 1
+        assert len(stage.provider.requests) == 2
+
+
+async def test_a_client_that_left_and_comes_again_under_its_key_is_answered(stage: Stage) -> None:
+    async with stage.client() as client, openai_of(client) as openai:
+        key = {"Idempotency-Key": "k-left"}
+        stage.provider.play("tokens=200 pace_ms=20")
+        stream = await chat(openai, stream=True, extra_headers=key)
+        left = turn_of((await anext(stream)).id)
+        await stream.close()
+        assert (await ended(client, left, 2))["reason"] == "client_gone"
+        chunks = [chunk async for chunk in await chat(openai, stream=True, extra_headers=key)]
+        assert streamed_text(chunks) == "the river"
+        assert turn_of(chunks[0].id) != left
+
+
+async def test_a_failure_that_no_repeat_can_mend_stays_under_its_key(stage: Stage) -> None:
+    async with stage.client() as client, openai_of(client) as openai:
+        stage.provider.play("status=401")
+        for replayed in (None, "true"):
+            with pytest.raises(sdk.InternalServerError) as raised:
+                await chat(openai, extra_headers={"Idempotency-Key": "k-stays"})
+            assert raised.value.response.headers.get("idempotency-replayed") == replayed
+        assert len(stage.provider.requests) == 1
+
+
+async def test_a_failure_behind_a_tool_stays_under_its_key(stage: Stage) -> None:
+    async with stage.client(max_attempts=1) as client, openai_of(client) as openai:
+        stage.provider.play('tool=lookup args={"q":"x"}', "status=500")
+        for _ in range(2):
+            with pytest.raises(sdk.InternalServerError):
+                await chat(openai, "look", extra_headers={"Idempotency-Key": "k-tool"}, extra_body={"toolsets": ["operator"]})
+        assert operator_tools.runs.begun["lookup"] == 1
 
 
 async def test_a_conversation_that_does_not_fit_is_a_bad_request(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,15 +15,29 @@ from app.api.schemas import MAX_PROMPT_BYTES, session_id_of
 from app.api.services import Services
 from app.domain.capabilities import missing_option
 from app.domain.errors import InvalidRequestError, NotFoundError
-from app.domain.ids import SessionId
+from app.domain.events import Problem
+from app.domain.ids import SessionId, TurnId
 from app.domain.messages import Content, ContentPart, Message, MessageKind, Role, ToolSpec, canonical_json
 from app.domain.model import ModelOptions
 from app.domain.openings import StatelessCall
 from app.domain.tenants import Purpose, Tenant
-from app.domain.turns import TurnRequest
+from app.domain.turns import InterruptReason, TurnRequest, TurnState
 from app.turns.service import Started
 
 DEFAULT_MODEL = "default"
+_MOST_TRIES = 10
+"""Of one key; then its last failure is what it stands for."""
+_COME_TO_NOTHING = (InterruptReason.CLIENT_GONE, InterruptReason.SHUTDOWN, InterruptReason.WORKER_LOST)
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    """What of a failed turn's outcome tells whether it may be repeated."""
+
+    output: str = ""
+    error: Problem | None = None
+
+
+_failure = msgspec.json.Decoder(_Failure).decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +83,25 @@ async def start(services: Services, tenant: Tenant, call: Call, *, path: str, id
         if again is None:
             raise
         return again
-    return await services.turns.start(tenant, call.session_id, request, idempotency_key=key, fingerprint=fingerprint, stateless=stateless)
+    begin = partial(services.turns.start, tenant, call.session_id, request, fingerprint=fingerprint, stateless=stateless)
+    started = await begin(idempotency_key=key)
+    for _ in range(_MOST_TRIES):
+        if not started.replayed or stateless is None or not await _is_worth_another(services, tenant, started.turn_id):
+            break
+        key = f"{key} {started.turn_id}"  # whoever repeats the call at the same time comes to the same key
+        started = await begin(idempotency_key=key)
+    return started
+
+
+async def _is_worth_another(services: Services, tenant: Tenant, turn_id: TurnId) -> bool:
+    """Whether a turn came to nothing and may be run anew: its error is one that clients repeat a call for, and no tool was run."""
+    view = await services.turns.get(tenant.id, turn_id)
+    if view.machine.iteration > 1 or view.outcome is None:
+        return False
+    if view.state is TurnState.INTERRUPTED:
+        return view.reason in _COME_TO_NOTHING
+    end = _failure(view.outcome)
+    return end.error is not None and end.error.retryable and not end.output
 
 
 def model_of(tenant: Tenant, name: str | None) -> str | None:

@@ -31,10 +31,11 @@ router = APIRouter(prefix=PREFIX, tags=["openai"])
 MODELS = (ChatCompletionCreate, ResponseCreate)
 
 Caller = Annotated[Principal, Depends(principal)]
-IdempotencyKey = Annotated[
-    str | None,
-    Header(alias="Idempotency-Key", description="A repeat with the same key and body attaches to the first one's turn, for 24 hours."),
-]
+_KEY = (
+    "A repeat with the same key and body attaches to the first one's turn, for 24 hours. A call without a session that came to nothing, by "
+    "an error that may pass or since its client left, is run anew, unless a tool was run."
+)
+IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key", description=_KEY)]
 SessionHeader = Annotated[str | None, Header(alias="X-Session-Id", description="The call is a turn of this session.")]
 _ANSWER: dict[int | str, dict[str, Any]] = {
     200: {

@@ -10,6 +10,7 @@ from app.domain.messages import canonical_json
 from app.domain.model import Usage
 
 _MAX_DIGITS: Final = 15
+_DETAIL_TEXTS: Final = frozenset({"text", "summary"})
 
 
 class FunctionDelta(msgspec.Struct, gc=False):
@@ -121,6 +122,24 @@ def decode_leniently(payload: bytes) -> Chunk | None:
 def reasoning_of(details: list[dict[str, Any]]) -> str:
     """The readable text of ``reasoning_details``."""
     return "".join(_text(item.get("text")) or _text(item.get("summary")) or _text(item.get("content")) or "" for item in details)
+
+
+def join_details(known: list[dict[str, Any]], pieces: list[dict[str, Any]]) -> None:
+    """Add streamed pieces of ``reasoning_details`` to what is ``known``: a piece goes on with the last detail of its kind and place.
+
+    Encrypted ones come whole, one behind the other. What is not text (ids, formats, signatures) comes with any piece and holds.
+    """
+    for piece in pieces:
+        last = known[-1] if known else None
+        same = last is not None and all(piece.get(key) in (None, last.get(key)) for key in ("type", "index")) and "data" not in piece
+        if last is None or not same:
+            known.append(dict(piece))
+            continue
+        for key, value in piece.items():
+            if key in _DETAIL_TEXTS and isinstance(value, str) and isinstance(last.get(key), str):
+                last[key] += value
+            elif value is not None:
+                last[key] = value
 
 
 def _choice(value: Mapping[str, Any]) -> Choice:

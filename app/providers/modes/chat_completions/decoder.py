@@ -7,10 +7,11 @@ or ``content_filter`` may be cut and are dropped.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from app.domain.messages import clean_json, clean_text
 from app.domain.model import Delta, FailureReason, FinishReason, Usage
 from app.providers.mode import Defect, ProviderError, ReplyParts
 from app.providers.modes.chat_completions.chunks import (
@@ -20,6 +21,7 @@ from app.providers.modes.chat_completions.chunks import (
     ToolCallDelta,
     decode_chunk,
     decode_leniently,
+    join_details,
     reasoning_of,
 )
 from app.providers.reply_text import ReplyText
@@ -65,6 +67,8 @@ class Decoder:
     __slots__ = (
         "_calls",
         "_completion_id",
+        "_content",
+        "_details",
         "_finish",
         "_refused",
         "_said",
@@ -85,6 +89,9 @@ class Decoder:
         self._completion_id = ""
         self._said = ReplyText(attempt)
         self._calls = ToolCallAssembly()
+        self._details: list[dict[str, Any]] = []
+        self._content: list[str] = []
+        """Pieces of ``reasoning_content``."""
         self._finish: FinishReason | None = None
         self._refused = False
         self._seen = False
@@ -132,11 +139,17 @@ class Decoder:
             return _parts(*self._said.finish(complete=False), self._finish, calls_cut=len(self._calls) > 0)
         calls, bad = self._calls.finish(f"{self._completion_id}.{self._seed}")
         text, reasoning = self._said.finish(complete=not calls)
-        if calls:
-            return ReplyParts(text=text, reasoning=reasoning, tool_calls=calls, bad_arguments=bad, finish=FinishReason.TOOL_CALLS)
-        if not text.strip():
+        if not calls and not text.strip():
             return FailureReason.INVALID_RESPONSE
-        return _parts(text, reasoning, FinishReason.REFUSAL if self._refused else FinishReason.STOP)
+        finish = FinishReason.TOOL_CALLS if calls else FinishReason.REFUSAL if self._refused else FinishReason.STOP
+        replay = self._replay(calls=bool(calls))
+        return ReplyParts(text=text, reasoning=reasoning, tool_calls=calls, bad_arguments=bad, finish=finish, replay=replay)
+
+    def _replay(self, *, calls: bool) -> tuple[dict[str, Any], ...]:
+        """The members that the provider wants back: details with any message, plain reasoning only with calls."""
+        if self._details:
+            return ({"reasoning_details": clean_json(self._details)},)
+        return ({"reasoning_content": clean_text("".join(self._content))},) if calls and self._content else ()
 
     def _take_leniently(self, payload: bytes, deltas: list[Delta]) -> None:
         chunk = decode_leniently(payload)
@@ -178,6 +191,10 @@ class Decoder:
 
     def _take_reasoning(self, delta: ChunkDelta, deltas: list[Delta]) -> None:
         """Servers repeat the same reasoning under several names: the first one that is there counts."""
+        if delta.reasoning_details:
+            join_details(self._details, delta.reasoning_details)
+        if delta.reasoning_content:
+            self._content.append(delta.reasoning_content)
         reasoning = delta.reasoning or delta.reasoning_content or reasoning_of(delta.reasoning_details or [])
         self._said.add_reasoning(reasoning, deltas)
         self.moved = self.moved or bool(reasoning)

@@ -7,11 +7,13 @@ brackets, are a prefix of the next request with the same system prompt, tools, o
 import re
 from typing import Any, Final
 
-from app.domain.messages import Message, Role, ToolCall, ToolSpec, clean_json, clean_text
+from app.domain.messages import CALLERS, Message, Role, ToolCall, ToolSpec, clean_json, clean_text
 from app.domain.model import NO_OPTIONS, ModelOptions, ModelRequest
 from app.domain.tenants import Route
 from app.providers.wire import CallIds, ToolsetEncoder, encode_content, encode_json, is_object, legal_tool_name
 
+_recalling_models: Final = re.compile(r"deepseek|kimi|moonshot|glm-|mimo", re.IGNORECASE)
+"""Models that want their reasoning back with their calls, and mostly refuse a history without; others refuse a history with it."""
 _reasoning_models: Final = re.compile(r"(?:^|/)(?:o\d|gpt-[5-9])")
 """OpenAI's models that take ``max_completion_tokens`` and refuse ``max_tokens``."""
 
@@ -28,7 +30,8 @@ def encode_request(route: Route, request: ModelRequest) -> bytes:
     if system := request.whole_system:
         messages.append(b'{"role":"system","content":%b}' % encode_content(system))
     ids = CallIds()
-    messages.extend(_encode_message(message, ids) for message in request.messages)
+    recalls = _Recalls(route)
+    messages.extend(_encode_message(message, ids, recalls) for message in request.messages)
     return b'%b%b%b,"messages":[%b]}' % (head, asked, tools, b",".join(messages))
 
 
@@ -67,25 +70,44 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 _tools: Final = ToolsetEncoder(_tool)
 
 
-def _encode_message(message: Message, ids: CallIds) -> bytes:
+class _Recalls:
+    """What of replies is sent back to a route: only what came from there, or what the caller itself sends."""
+
+    __slots__ = ("_origins", "_plain")
+
+    def __init__(self, route: Route) -> None:
+        self._origins = (route.origin, CALLERS)
+        self._plain = _recalling_models.search(f"{route.provider.base_url} {route.model}") is not None
+
+    def encode(self, message: Message) -> bytes:
+        """The members of a message for it, each behind a comma."""
+        replay = message.replay
+        if replay is None or replay.origin not in self._origins:
+            return b""
+        members = {name: value for item in replay.items for name, value in item.items() if self._plain or name != "reasoning_content"}
+        return b"," + encode_json(members)[1:-1] if members else b""
+
+
+def _encode_message(message: Message, ids: CallIds, recalls: _Recalls) -> bytes:
     match message.role:
         case Role.USER:
             return b'{"role":"user","content":%b}' % encode_content(message.content)
         case Role.ASSISTANT:
-            return _encode_assistant(message, ids)
+            return _encode_assistant(message, ids, recalls)
         case Role.TOOL:
             call_id = encode_json(ids.of_result(message.tool_call_id or ""))
             return b'{"role":"tool","tool_call_id":%b,"content":%b}' % (call_id, encode_content(message.content))
 
 
-def _encode_assistant(message: Message, ids: CallIds) -> bytes:
+def _encode_assistant(message: Message, ids: CallIds, recalls: _Recalls) -> bytes:
     content = message.content
+    recalled = recalls.encode(message)
     if not message.tool_calls:
-        return b'{"role":"assistant","content":%b}' % encode_content(content)
+        return b'{"role":"assistant","content":%b%b}' % (encode_content(content), recalled)
     blank = not content or (isinstance(content, str) and not content.strip())
     encoded = b"null" if blank else encode_content(content)
     calls = [_encode_call(call, call_id) for call, call_id in zip(message.tool_calls, ids.of_calls(message.tool_calls), strict=True)]
-    return b'{"role":"assistant","content":%b,"tool_calls":[%b]}' % (encoded, b",".join(calls))
+    return b'{"role":"assistant","content":%b%b,"tool_calls":[%b]}' % (encoded, recalled, b",".join(calls))
 
 
 def _encode_call(call: ToolCall, call_id: str) -> bytes:

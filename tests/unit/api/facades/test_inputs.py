@@ -7,7 +7,7 @@ import pytest
 from app.api.facades.chat_input import read_messages
 from app.api.facades.response_input import read_input
 from app.domain.errors import InvalidRequestError
-from app.domain.messages import Message, Role, ToolCall
+from app.domain.messages import CALLERS, Message, Replay, Role, ToolCall
 
 USER = {"role": "user", "content": "hi"}
 IMAGE = {"type": "input_image", "image_url": "https://x.test/i.png"}
@@ -38,6 +38,18 @@ def test_a_whole_conversation_of_chat_completions() -> None:
         Message(role=Role.TOOL, content="done", tool_call_id="c1"),
         Message(role=Role.ASSISTANT, content="I will not."),
     )
+
+
+def test_reasoning_that_a_caller_sends_with_its_calls_is_its_own_to_send() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    calling, saying = read_messages(
+        [
+            {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]},
+            {"role": "assistant", "content": "done", "reasoning_content": "hm"},
+        ]
+    ).messages
+    assert calling.replay == Replay(origin=CALLERS, items=({"reasoning_content": "hm"},))
+    assert (saying.reasoning, saying.replay) == ("hm", None)
 
 
 @pytest.mark.parametrize(

@@ -201,5 +201,5 @@ def test_the_model_is_the_one_that_is_asked() -> None:
 
 
 def test_the_reasoning_of_an_attempt_that_showed_no_text_is_void_in_a_whole_answer() -> None:
-    events: tuple[Event, ...] = (ReasoningDelta(1, "hm"), AttemptReset(attempt=1), ReasoningDelta(2, "well"), *deltas("x", 2), said("x"))
+    events: list[Event] = [ReasoningDelta(1, "hm"), AttemptReset(attempt=1), ReasoningDelta(2, "well"), *deltas("x", 2), said("x")]
     assert told(*events, patient=True) == [Reasoning("well"), Text("x"), MessageDone("x", ())]

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.context.history import INTERRUPTED_NOTE
-from tests.unit.providers.modes.conversations import PDF, PNG, WEB_IMAGE
+from app.domain.model import ApiMode
+from tests.unit.providers.modes.conversations import PDF, PNG, REPLAYED, WEB_IMAGE
 
 HI = {"role": "user", "content": "Hi"}
 
@@ -37,7 +38,7 @@ BODIES: Mapping[str, list[dict[str, Any]]] = {
     "user-behind-results": [HI, calling(call("c1")), result("c1"), {"role": "user", "content": "Go on."}],
     "error-result": [HI, calling(call("c1")), result("c1", "no such place")],
     "image-result": [HI, calling(call("c1")), result("c1", [{"type": "text", "text": "See:"}, PNG])],
-    "own-reasoning": [HI, calling(call("c1")), result("c1")],
+    "own-reasoning": [HI, {**calling(call("c1")), **REPLAYED[ApiMode.CHAT_COMPLETIONS][0]}, result("c1")],
     "foreign-reasoning": [HI, calling(call("c1")), result("c1")],
     "interrupted": [HI, {"role": "assistant", "content": INTERRUPTED_NOTE}, {"role": "user", "content": "Again"}],
     "empty-texts": [{"role": "user", "content": " "}, calling(call("c1", "now", "{}")), result("c1", "")],

@@ -16,7 +16,7 @@ HERE = "here"
 """Stands for the origin of the route that is asked."""
 
 REPLAYED: Mapping[ApiMode, tuple[dict[str, Any], ...]] = {
-    ApiMode.CHAT_COMPLETIONS: (),
+    ApiMode.CHAT_COMPLETIONS: ({"reasoning_details": [{"type": "reasoning.text", "text": "Let me look.", "signature": "c2ln"}]},),
     ApiMode.RESPONSES: ({"type": "reasoning", "summary": [], "encrypted_content": "gAAA"},),
     ApiMode.ANTHROPIC_MESSAGES: (
         {"type": "thinking", "thinking": "Let me look.", "signature": "c2ln"},

@@ -188,6 +188,45 @@ def test_tool_calls(stream: bytes, calls: list[ToolCall], size: int) -> None:
     assert (reply.finish, reply.bad_arguments) == (FinishReason.TOOL_CALLS, {})
 
 
+def detail(kind: str, index: int | None = None, **members: Any) -> bytes:
+    place = {} if index is None else {"index": index}
+    return chunk({"reasoning_details": [{"type": f"reasoning.{kind}", **members, **place}]})
+
+
+def test_details_of_reasoning_are_put_together_to_be_sent_back(size: int) -> None:
+    stream = (
+        detail("text", 0, text="wh", format="f", id=None)
+        + detail("text", 0, text="y", signature=None)
+        + detail("text", 0, signature="c2ln")
+        + detail("summary", 1, summary="be")
+        + detail("summary", 1, summary="cause")
+        + detail("encrypted", 2, data="abc", id="r1")
+        + detail("encrypted", 2, data="def", id="r2")
+    )
+    reply = run(stream + chunk({"content": "Hey"}, "stop") + DONE, size)[0].finish()
+    assert isinstance(reply, ReplyParts)
+    assert reply.reasoning == "whybecause"
+    assert reply.replay == (
+        {
+            "reasoning_details": [
+                {"type": "reasoning.text", "text": "why", "format": "f", "id": None, "signature": "c2ln", "index": 0},
+                {"type": "reasoning.summary", "summary": "because", "index": 1},
+                {"type": "reasoning.encrypted", "data": "abc", "id": "r1", "index": 2},
+                {"type": "reasoning.encrypted", "data": "def", "id": "r2", "index": 2},
+            ]
+        },
+    )
+
+
+def test_plain_reasoning_is_kept_to_be_sent_back_with_calls_only(size: int) -> None:
+    thought = chunk({"reasoning_content": "wh"}) + chunk({"reasoning_content": "y"})
+    calling = run(thought + chunk(call("f", "{}", index=0, id="c")) + CALLS_END + DONE, size)[0].finish()
+    saying = run(thought + chunk({"content": "Hey"}) + END + DONE, size)[0].finish()
+    assert isinstance(calling, ReplyParts)
+    assert isinstance(saying, ReplyParts)
+    assert (calling.replay, saying.replay) == (({"reasoning_content": "why"},), ())
+
+
 def test_missing_and_repeated_ids_are_replaced_the_same_way_each_time() -> None:
     stream = (
         chunk(call("f", {"q": 1}, id="x"))

@@ -2,12 +2,13 @@ import json
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.ids import ProviderId
-from app.domain.messages import Message, Role, ToolCall, ToolSpec
+from app.domain.messages import CALLERS, Message, Replay, Role, ToolCall, ToolSpec
 from app.domain.model import ApiMode, ModelOptions, ModelRequest
 from app.domain.tenants import Provider, Route
 from app.providers.modes.chat_completions.encoder import encode_request
@@ -46,6 +47,34 @@ def sent(*messages: Message) -> list[dict[str, Any]]:
     body = json.loads(encode(*messages))
     assert isinstance(body["messages"], list)
     return body["messages"]
+
+
+def recalling(model: str, base_url: str = "http://x/v1", *, origin: str | None = None) -> dict[str, Any]:
+    """What a route is sent of a reply with plain reasoning."""
+    provider = msgspec.structs.replace(PROVIDER, base_url=base_url)
+    route = Route(provider=provider, model=model)
+    replay = Replay(origin=origin or route.origin, items=({"reasoning_content": "hm"},))
+    reply = Message(role=Role.ASSISTANT, content="x", tool_calls=(ToolCall("c", "f", "{}"),), replay=replay)
+    messages = json.loads(encode(user("q"), reply, result("c"), route=route))["messages"]
+    assert isinstance(messages[1], dict)
+    return messages[1]
+
+
+@pytest.mark.parametrize("model", ["deepseek-reasoner", "moonshotai/Kimi-K2-Thinking", "glm-4.7"])
+def test_models_that_want_their_reasoning_back_get_it(model: str) -> None:
+    assert recalling(model)["reasoning_content"] == "hm"
+    assert recalling(model, origin=CALLERS)["reasoning_content"] == "hm"
+    assert "reasoning_content" not in recalling(model, origin="another-route")
+
+
+def test_whoever_does_not_know_the_member_is_not_sent_it() -> None:
+    assert "reasoning_content" not in recalling("llama")
+    assert recalling("chat", "https://api.deepseek.com/v1")["reasoning_content"] == "hm"
+
+
+def test_a_strict_tool_is_one_here_too() -> None:
+    tools = (ToolSpec(name="f", description="", parameters={}, strict=True), ToolSpec(name="g", description="", parameters={}))
+    assert [tool["function"].get("strict") for tool in json.loads(encode(user("x"), tools=tools))["tools"]] == [True, None]
 
 
 def test_a_whole_body() -> None:
