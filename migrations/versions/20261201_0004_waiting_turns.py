@@ -4,7 +4,8 @@ Revision ID: 0004
 Revises: 0003
 Kind: expand. A column without a default, a table, and three partial indexes. ``uq_turns_session_holder`` stands before
 ``uq_turns_session_slot``, which it contains, goes: a session never has two turns at a time, also for replicas of the version before. Those
-know neither of the two new states: they never take a turn up that waits or goes on, and cannot show it.
+know neither of the two new states: they never take a turn up that waits or goes on, cannot show it (500), and take its session for gone
+(404), until they are replaced.
 """
 
 import sqlalchemy as sa
