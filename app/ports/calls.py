@@ -53,6 +53,10 @@ class Toolbox(Protocol):
     def toolset_names(self) -> tuple[str, ...]:
         """Every toolset that a session may enable."""
 
+    def default_toolsets(self) -> tuple[str, ...]:
+        """Those of a session that names none."""
+        return self.toolset_names()
+
     async def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
         """The tools of these toolsets, sorted by name.
 

@@ -1,11 +1,12 @@
 """The registry: the tools of this process, and of each tenant those that its sources add."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 from typing_extensions import override
 
+from app.domain.children import DELEGATION_TOOLSET
 from app.domain.errors import InvalidRequestError
 from app.domain.guardrails import ToolTraits
 from app.domain.messages import ToolCall, ToolSpec
@@ -14,7 +15,10 @@ from app.domain.tools import ToolContext, ToolOutcome
 from app.ports import Toolbox, Toolboxes
 from app.tools.execution import ToolExecutor
 from app.tools.schema import ToolConfigurationError
-from app.tools.tool import PreparedTool, RegisteredTool, echo, prepare
+from app.tools.tool import WEB, PreparedTool, RegisteredTool, echo, prepare
+
+ON_REQUEST: Final = frozenset({DELEGATION_TOOLSET, WEB})
+"""Toolsets that a session has only when it names them: they reach out, or spend, and their definitions cost tokens in every call."""
 
 
 class ToolSource(Protocol):
@@ -56,6 +60,10 @@ class ToolRegistry(Toolbox, Toolboxes):
     @override
     def toolset_names(self) -> tuple[str, ...]:
         return tuple(sorted({tool.toolset for tool in self._tools.values()}))
+
+    @override
+    def default_toolsets(self) -> tuple[str, ...]:
+        return _default(self.toolset_names())
 
     @override
     async def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
@@ -105,6 +113,10 @@ class _TenantToolbox(Toolbox):
         return tuple(sorted({*self._registry.toolset_names(), *added}))
 
     @override
+    def default_toolsets(self) -> tuple[str, ...]:
+        return _default(self.toolset_names())
+
+    @override
     async def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
         wanted = frozenset(toolsets)
         _check_known(wanted, self.toolset_names())
@@ -137,6 +149,10 @@ class _TenantToolbox(Toolbox):
                 break
             tool = await source.find(self._tenant, name)
         return tool
+
+
+def _default(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name not in ON_REQUEST)
 
 
 def unknown(name: str, available: Iterable[str]) -> ToolOutcome:
