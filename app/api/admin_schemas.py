@@ -8,6 +8,7 @@ import msgspec
 
 from app.api.route_health import Place, RouteHealth
 from app.domain.ids import KeyId, TenantId
+from app.domain.mcp_servers import McpServerSpec
 from app.domain.model import ApiMode
 from app.domain.tenant_tools import WebhookToolSpec
 from app.domain.tenants import (
@@ -34,7 +35,7 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A tenant. ``api_key`` is a key that was generated just now, shown this once. ``credentials`` is by provider name, ``tool_secrets``
-    by tool name."""
+    by tool name, ``mcp_credentials`` by server name."""
 
     id: TenantId
     name: str
@@ -47,6 +48,8 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     keys: tuple[KeyView, ...]
     credentials: dict[str, CredentialState]
     tool_secrets: dict[str, CredentialState]
+    mcp_servers: tuple[McpServerSpec, ...]
+    mcp_credentials: dict[str, CredentialState]
     api_key: str | None = None
 
 
@@ -72,6 +75,12 @@ class ToolsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """All tools of a tenant."""
 
     tools: tuple[WebhookToolSpec, ...]
+
+
+class McpServersBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All MCP servers of a tenant."""
+
+    mcp_servers: tuple[McpServerSpec, ...]
 
 
 class RoutePlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +155,8 @@ def tenant_view(info: TenantInfo, api_key: str | None = None) -> TenantView:
         keys=tuple(key_view(key) for key in info.keys),
         credentials=info.credentials,
         tool_secrets=info.tool_secrets,
+        mcp_servers=info.mcp_servers,
+        mcp_credentials=info.mcp_credentials,
         api_key=api_key,
     )
 

@@ -9,6 +9,7 @@ from app.cli.chains import add_chains
 from app.cli.demo import add_demo
 from app.cli.dev import add_dev
 from app.cli.errors import EXPECTED, FAILED, MISUSED, described
+from app.cli.mcp import add_mcp
 from app.cli.migrations import add_migrate
 from app.cli.providers import add_providers
 from app.cli.serving import add_serve
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         add_providers,
         add_chains,
         add_tools,
+        add_mcp,
         add_apply,
     ):
         add(commands)

@@ -8,6 +8,7 @@ import math
 import re
 from urllib.parse import urlsplit
 
+from app.domain.mcp_rules import check_mcp_servers
 from app.domain.spec_rules import check_address, check_count, check_env_name, check_headers, env_name, is_credential, require
 from app.domain.tenants import ProviderSpec, RouteSpec, TenantSettings, TenantSpec
 from app.domain.tool_rules import check_tools
@@ -55,6 +56,7 @@ def check_spec(spec: TenantSpec, at: str = "") -> None:
             require(route.provider in names, f"The tenant has no provider named {route.provider[:64]!r}.", f"{pointer}/provider")
             _check_route(route, pointer)
     check_tools(spec.tools, f"{at}/tools")
+    check_mcp_servers(spec.mcp_servers, f"{at}/mcp_servers")
     _check_settings(spec.settings, f"{at}/settings")
 
 

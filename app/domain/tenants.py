@@ -16,6 +16,7 @@ from typing_extensions import override
 from app.domain.compaction import Thresholds
 from app.domain.guardrails import GuardrailThresholds
 from app.domain.ids import KeyId, ProviderId, TenantId
+from app.domain.mcp_servers import McpServer, McpServerSpec
 from app.domain.model import ApiMode, ModelOptions, RouteRef, Usage
 from app.domain.tenant_tools import WebhookTool, WebhookToolSpec
 
@@ -175,6 +176,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     settings: TenantSettings
     chains: dict[Purpose, tuple[Route, ...]]
     webhook_tools: tuple[WebhookTool, ...] = ()
+    mcp_servers: tuple[McpServer, ...] = ()
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,6 +234,7 @@ class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     chains: dict[Purpose, tuple[RouteSpec, ...]] = {}
     settings: TenantSettings = TenantSettings()
     tools: tuple[WebhookToolSpec, ...] = ()
+    mcp_servers: tuple[McpServerSpec, ...] = ()
 
     @override
     def __repr__(self) -> str:
@@ -245,6 +248,7 @@ class TenantChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     chains: dict[Purpose, tuple[RouteSpec, ...]] | None = None
     settings: TenantSettings | None = None
     tools: tuple[WebhookToolSpec, ...] | None = None
+    mcp_servers: tuple[McpServerSpec, ...] | None = None
 
 
 class CredentialState(enum.StrEnum):
@@ -285,3 +289,6 @@ class TenantInfo(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[WebhookToolSpec, ...]
     tool_secrets: dict[str, CredentialState]
     """By tool name."""
+    mcp_servers: tuple[McpServerSpec, ...]
+    mcp_credentials: dict[str, CredentialState]
+    """By server name."""

@@ -118,6 +118,19 @@ tools = Table(
     PrimaryKeyConstraint("tenant_id", "name"),
 )
 
+mcp_servers = Table(
+    "mcp_servers",
+    metadata,
+    Column("tenant_id", Text, ForeignKey("tenants.id", ondelete="CASCADE"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("config", LargeBinary, nullable=False, comment="JSON of what is no secret"),
+    Column("credential_env", Text, comment="name of the environment variable that holds the credential"),
+    Column("credential_sealed", LargeBinary, comment="the credential, encrypted"),
+    Column("headers_sealed", LargeBinary, comment="JSON of extra headers, encrypted: they may hold credentials"),
+    _created(),
+    PrimaryKeyConstraint("tenant_id", "name"),
+)
+
 sessions = Table(
     "sessions",
     metadata,

@@ -10,6 +10,7 @@ from sqlalchemy import Row, Select, and_, bindparam, select
 from app.domain.ids import KeyId, ProviderId
 from app.domain.model import ApiMode
 from app.domain.tenants import KeyInfo, Prices, Provider, ProviderSpec, Purpose, Route, RouteSpec, TenantSettings
+from app.store.mcp_rows import HAS_MCP_SERVERS
 from app.store.tables import api_keys, providers, routes, tenants
 from app.store.tool_rows import HAS_TOOLS
 
@@ -62,7 +63,7 @@ _RESOLVED = (
         routes.join(providers, and_(providers.c.id == routes.c.provider_id, _KNOWN_PROVIDERS)),
         and_(routes.c.tenant_id == tenants.c.id, _KNOWN_ROUTES),
     ),
-    (tenants.c.id, tenants.c.name, tenants.c.revision, tenants.c.settings, HAS_TOOLS, *_PROVIDER_COLUMNS, *_ROUTE_COLUMNS),
+    (tenants.c.id, tenants.c.name, tenants.c.revision, tenants.c.settings, HAS_TOOLS, HAS_MCP_SERVERS, *_PROVIDER_COLUMNS, *_ROUTE_COLUMNS),
 )
 
 BY_KEY: Select[Any] = (

@@ -18,6 +18,7 @@ from app.domain.tenant_tools import EditTools
 from app.domain.tenants import ProviderSpec, Purpose, RouteSpec, TenantChange, TenantSettings, TenantSpec
 from app.ports import Clock, ToolRules
 from app.store.credentials import Credentials
+from app.store.mcp_rows import MCP_SERVERS, McpSecrets, StoredMcpServer, stored_mcp_servers, write_mcp_servers
 from app.store.tables import api_keys, providers, routes, tenants
 from app.store.tenant_rows import (
     LIMIT_COLUMNS,
@@ -52,6 +53,7 @@ class _Current(msgspec.Struct, frozen=True, kw_only=True):
     providers: dict[str, StoredProvider]
     chains: dict[Purpose, tuple[RouteSpec, ...]]
     tools: dict[str, StoredTool]
+    mcp_servers: dict[str, StoredMcpServer]
 
 
 def hash_key(key: str) -> bytes:
@@ -62,10 +64,13 @@ def hash_key(key: str) -> bytes:
 class TenantWriter:
     """Writes inside a transaction of the caller. The tenant's row is locked first, so two writes of one tenant come one after the other."""
 
-    def __init__(self, clock: Clock, credentials: Credentials, tools: ToolSecrets, tool_rules: ToolRules | None) -> None:
+    def __init__(
+        self, clock: Clock, credentials: Credentials, tools: ToolSecrets, mcp: McpSecrets, *, tool_rules: ToolRules | None
+    ) -> None:
         self._clock = clock
         self._credentials = credentials
         self._tools = tools
+        self._mcp = mcp
         self._tool_rules = tool_rules
 
     async def create(self, connection: AsyncConnection, name: str) -> bool:
@@ -93,8 +98,10 @@ class TenantWriter:
         # What is kept is not read and stored again: what cannot be decrypted now has to survive.
         desired = current.providers if change.providers is None else self._desired(change.providers, current)
         tools = current.tools if change.tools is None else self._tools.store(change.tools, current.tools)
+        servers = current.mcp_servers if change.mcp_servers is None else self._mcp.store(change.mcp_servers, current.mcp_servers)
         chains = {purpose: chain for purpose, chain in spec.chains.items() if chain}
-        if (desired, chains, spec.settings, tools) == (current.providers, current.chains, current.settings, current.tools):
+        wanted = (desired, chains, spec.settings, tools, servers)
+        if wanted == (current.providers, current.chains, current.settings, current.tools, current.mcp_servers):
             return current.id
         if chains != current.chains:
             await connection.execute(delete(routes).where(routes.c.tenant_id == current.id))
@@ -102,6 +109,7 @@ class TenantWriter:
         if chains != current.chains:
             await _insert_routes(connection, current.id, chains, desired)
         await write_tools(connection, current.id, current.tools, tools)
+        await write_mcp_servers(connection, current.id, current.mcp_servers, servers)
         values = {"settings": msgspec.json.encode(spec.settings), "revision": tenants.c.revision + 1}
         await connection.execute(update(tenants).where(tenants.c.id == current.id).values(values))
         return current.id
@@ -144,6 +152,7 @@ class TenantWriter:
             chains=current.chains if change.chains is None else change.chains,
             settings=current.settings if change.settings is None else change.settings,
             tools=() if change.tools is None else change.tools,
+            mcp_servers=() if change.mcp_servers is None else change.mcp_servers,
         )
 
     def _desired(self, specs: Sequence[ProviderSpec], current: _Current) -> dict[str, StoredProvider]:
@@ -186,6 +195,7 @@ async def _load(connection: AsyncConnection, name: str) -> _Current | None:
         providers={provider.name: provider for provider in stored},
         chains=chains_of(await connection.execute(ROUTES, ids)),
         tools=stored_tools(await connection.execute(TOOLS, ids)),
+        mcp_servers=stored_mcp_servers(await connection.execute(MCP_SERVERS, ids)),
     )
 
 

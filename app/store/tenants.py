@@ -17,6 +17,7 @@ from app.domain.tenants import KeyInfo, Principal, Provider, Purpose, Route, Ten
 from app.ports import Clock, TenantStore, ToolRules
 from app.store.credentials import Credentials
 from app.store.engine import Database
+from app.store.mcp_rows import MCP_SERVERS, McpSecrets, stored_mcp_servers
 from app.store.secrets import Sealer
 from app.store.tables import api_keys, tenants
 from app.store.tenant_rows import (
@@ -72,15 +73,16 @@ class TenantRepository:
         self._database = database
         self._credentials = Credentials(sealer, environ)
         self._tools = ToolSecrets(self._credentials.secrets)
-        self._writer = TenantWriter(clock, self._credentials, self._tools, tool_rules)
+        self._mcp = McpSecrets(self._credentials.secrets)
+        self._writer = TenantWriter(clock, self._credentials, self._tools, self._mcp, tool_rules=tool_rules)
 
     async def authenticate(self, key_hash: bytes) -> Principal | None:
-        """Who owns the key with this SHA-256; one statement, two for a tenant with tools of its own."""
+        """Who owns the key with this SHA-256; one statement, one more each where the tenant has tools or MCP servers."""
         rows = await self._database.fetch(BY_KEY, {"hash": key_hash})
         return Principal(tenant=await self._resolve(rows), key_id=KeyId(rows[0].key_id)) if rows else None
 
     async def tenant(self, tenant_id: TenantId) -> Tenant | None:
-        """A tenant, resolved; ``None`` when unknown or disabled; one statement, two for one with tools of its own."""
+        """A tenant, resolved; ``None`` when unknown or disabled; as many statements as in :meth:`authenticate`."""
         rows = await self._database.fetch(BY_TENANT_ID, {"tenant_id": tenant_id})
         return await self._resolve(rows) if rows else None
 
@@ -92,7 +94,13 @@ class TenantRepository:
             created = await self._writer.create(connection, spec.name)
             if create_only and not created:
                 raise ConflictError("tenant_exists", f"There is a tenant named {spec.name}.")
-            change = TenantChange(providers=spec.providers, chains=spec.chains, settings=spec.settings, tools=spec.tools)
+            change = TenantChange(
+                providers=spec.providers,
+                chains=spec.chains,
+                settings=spec.settings,
+                tools=spec.tools,
+                mcp_servers=spec.mcp_servers,
+            )
             tenant_id = await self._writer.change(connection, spec.name, change)
             if tenant_id is None:
                 raise ConflictError("tenant_deleted", f"The tenant {spec.name} was deleted just now.")
@@ -188,13 +196,23 @@ class TenantRepository:
         of_routes = _by_tenant((await connection.execute(ROUTES, ids)).all())
         of_keys = _by_tenant((await connection.execute(KEYS, ids)).all())
         of_tools = _by_tenant((await connection.execute(TOOLS, ids)).all())
+        of_servers = _by_tenant((await connection.execute(MCP_SERVERS, ids)).all())
         return [
-            self._info(row, of_providers[row.id], of_routes[row.id], of_keys=of_keys[row.id], of_tools=of_tools[row.id]) for row in found
+            self._info(
+                row,
+                of_providers[row.id],
+                of_routes[row.id],
+                of_keys=of_keys[row.id],
+                of_tools=of_tools[row.id],
+                of_servers=of_servers[row.id],
+            )
+            for row in found
         ]
 
-    def _info(self, row: Row[Any], of_providers: Rows, of_routes: Rows, *, of_keys: Rows, of_tools: Rows) -> TenantInfo:
+    def _info(self, row: Row[Any], of_providers: Rows, of_routes: Rows, *, of_keys: Rows, of_tools: Rows, of_servers: Rows) -> TenantInfo:
         stored = [stored_provider(provider) for provider in of_providers]
         tools = stored_tools(of_tools)
+        servers = stored_mcp_servers(of_servers)
         return TenantInfo(
             id=TenantId(row.id),
             name=row.name,
@@ -207,6 +225,8 @@ class TenantRepository:
             credentials={provider.name: self._credentials.state(provider) for provider in stored},
             tools=tuple(self._tools.spec(tool) for tool in tools.values()),
             tool_secrets={name: self._tools.state(tool) for name, tool in tools.items()},
+            mcp_servers=tuple(self._mcp.spec(server) for server in servers.values()),
+            mcp_credentials={name: self._mcp.state(server) for name, server in servers.items()},
         )
 
     async def _resolve(self, rows: Rows) -> Tenant:
@@ -224,6 +244,7 @@ class TenantRepository:
             chains[purpose] = (*chains.get(purpose, ()), route(row, called[row.provider_id]))
         # Read behind the revision: what is cached under a revision is never older than it.
         tools = stored_tools(await self._database.fetch(TOOLS, {"tenant_ids": [first.id]})) if first.has_tools else {}
+        servers = stored_mcp_servers(await self._database.fetch(MCP_SERVERS, {"tenant_ids": [first.id]})) if first.has_mcp_servers else {}
         return Tenant(
             id=TenantId(first.id),
             name=first.name,
@@ -231,6 +252,7 @@ class TenantRepository:
             settings=settings_of(first),
             chains=chains,
             webhook_tools=tuple(self._tools.resolve(tool, first.name) for tool in tools.values()),
+            mcp_servers=self._mcp.resolve(servers, first.name),
         )
 
 

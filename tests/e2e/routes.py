@@ -63,6 +63,8 @@ OPERATOR = {
     ("GET", "/admin/tenants/{name}/tools/{tool}"),
     ("PUT", "/admin/tenants/{name}/tools/{tool}"),
     ("DELETE", "/admin/tenants/{name}/tools/{tool}"),
+    ("GET", "/admin/tenants/{name}/mcp_servers"),
+    ("PUT", "/admin/tenants/{name}/mcp_servers"),
     ("GET", "/admin/providers"),
     ("POST", "/admin/providers/{tenant}/{provider}/reset"),
     ("GET", "/admin/usage"),

@@ -322,3 +322,28 @@ def test_the_use_of_tenants_can_be_asked_for(run: Commands) -> None:
     bad = run("tenants", "usage", "--from", "yesterday")
     assert bad.code != 0
     assert "YYYY-MM-DD" in bad.err
+
+
+@pytest.mark.usefixtures("with_database")
+def test_mcp_servers_are_set_listed_and_removed(run: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BOX_TOKEN", "mcp-token-never-shown")
+    assert run("tenants", "create", "acme").code == 0
+    missing = run("mcp", "set", "acme", "--name", "box", "--timeout-s", "5")
+    assert (missing.code, missing.err) == (2, "error: The tenant has no MCP server 'box' yet: a new one needs --url.\n")
+    options = ("--url", "https://box.example/mcp", "--credential", "env:BOX_TOKEN", "--needs-approval")
+    assert run("mcp", "set", "acme", "--name", "box", *options).code == 0
+    assert run("mcp", "set", "acme", "--name", "box", "--timeout-s", "5", "--no-enabled").code == 0
+    listed = run("mcp", "list").out
+    assert listed.splitlines()[1].split() == ["acme", "box", "https://box.example/mcp", "environment", "5", "yes", "no"]
+    assert "mcp-token-never-shown" not in listed
+
+    servers = tmp_path / "servers.toml"
+    servers.write_text('[[mcp_servers]]\nname = "yard"\nurl = "https://yard.example/mcp"\n')
+    assert run("mcp", "set", "acme", "--file", str(servers), "--enabled").code == 2
+    replaced = json.loads(run("mcp", "set", "acme", "--file", str(servers), "--json").out)
+    assert [server["name"] for server in replaced["data"][0]["mcp_servers"]] == ["yard"]
+    assert run("mcp", "remove", "acme", "yard").code == 0
+    assert run("mcp", "remove", "acme", "yard").err == "error: The tenant has no MCP server 'yard'.\n"
+    wrong = run("mcp", "set", "acme", "--name", "a__b", "--url", "https://a.example/")
+    assert wrong.code == 2
+    assert wrong.err.endswith("(at /mcp_servers/0/name)\n")

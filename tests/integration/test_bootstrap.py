@@ -148,3 +148,14 @@ async def test_a_key_of_another_tenant_is_named_with_the_tenant_that_wants_it(te
 
     assert raised.value.code == "key_taken"
     assert ENVIRON["ACME_KEY"] not in raised.value.detail
+
+
+async def test_mcp_servers_of_the_file_are_applied_and_stay(tenants: TenantRepository, tmp_path: Path) -> None:
+    server = '\n  [[tenants.mcp_servers]]\n  name = "box"\n  url = "https://box.example/mcp"\n  credential = "env:PRIMARY_KEY"\n'
+    settings = settings_for(tmp_path, EXAMPLE + server)
+    await apply_bootstrap(tenants, settings)
+    before = await tenants.info("acme")
+    await apply_bootstrap(tenants, settings)
+    assert before is not None
+    assert [(each.name, each.credential, each.enabled) for each in before.mcp_servers] == [("box", "env:PRIMARY_KEY", True)]
+    assert await tenants.info("acme") == before

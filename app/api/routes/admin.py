@@ -15,6 +15,7 @@ from app.api.admin_schemas import (
     DisabledKey,
     KeyList,
     KeyView,
+    McpServersBody,
     NewKey,
     ProviderList,
     ProvidersBody,
@@ -93,7 +94,7 @@ async def put_tenant(request: Request, name: str) -> Response:
 
 @router.patch("/tenants/{name}", responses={**answer(200, TenantView), **_UNKNOWN, **_INVALID}, openapi_extra=request_body(TenantChange))
 async def patch_tenant(request: Request, name: str) -> Response:
-    """Replace the providers, the chains, the tools or the settings, each as a whole."""
+    """Replace the providers, the chains, the tools, the MCP servers or the settings, each as a whole."""
     return _json(tenant_view(await _change(request, name, parse_json(await request.body(), TenantChange))))
 
 
@@ -180,6 +181,26 @@ async def put_chains(request: Request, name: str) -> Response:
     """Replace the chains of a tenant."""
     body = parse_json(await request.body(), ChainsBody)
     return _json(ChainsBody(chains=(await _change(request, name, TenantChange(chains=body.chains))).chains))
+
+
+@router.get("/tenants/{name}/mcp_servers", responses={**answer(200, McpServersBody), **_UNKNOWN})
+async def get_mcp_servers(request: Request, name: str) -> Response:
+    """The MCP servers of a tenant, as they can be put again."""
+    return _json(McpServersBody(mcp_servers=(await _info(request, name)).mcp_servers))
+
+
+@router.put(
+    "/tenants/{name}/mcp_servers",
+    responses={**answer(200, McpServersBody), **_UNKNOWN, **_INVALID},
+    openapi_extra=request_body(McpServersBody),
+)
+async def put_mcp_servers(request: Request, name: str) -> Response:
+    """Replace the MCP servers of a tenant. One without `credential`, or with a header of value `***`, keeps what it has of these.
+
+    Nothing is called: a server that does not answer is noticed by the sessions that use it.
+    """
+    body = parse_json(await request.body(), McpServersBody)
+    return _json(McpServersBody(mcp_servers=(await _change(request, name, TenantChange(mcp_servers=body.mcp_servers))).mcp_servers))
 
 
 @router.get("/providers", responses={**answer(200, ProviderList), **_UNKNOWN, **_BAD_CURSOR})

@@ -523,3 +523,34 @@ async def test_usage_says_what_is_wrong_with_the_question(
     response = await client.get("/admin/usage", params=params)
     assert response.status_code == status
     assert [error["pointer"] for error in response.json().get("errors", [])] == ([] if pointer is None else [pointer])
+
+
+MCP_SERVER = {"name": "box", "url": "https://box.example/mcp", "credential": SECRET, "headers": {"X-Team": SECRET}}
+
+
+async def test_mcp_servers_are_put_as_they_were_read_and_never_show_a_secret(client: httpx.AsyncClient) -> None:
+    created = await client.post("/admin/tenants", json={**SPEC, "mcp_servers": [MCP_SERVER]})
+    assert created.json()["mcp_credentials"] == {"box": "sealed"}
+    shown = await client.get("/admin/tenants/acme/mcp_servers")
+    assert shown.json()["mcp_servers"][0] == {
+        **MCP_SERVER,
+        "credential": None,
+        "headers": {"X-Team": "***"},
+        "timeout_s": 60.0,
+        "read_only_tools": [],
+        "needs_approval": False,
+        "enabled": True,
+    }
+    written = await client.put("/admin/tenants/acme/mcp_servers", json=shown.json())
+    assert (written.status_code, written.json()) == (200, shown.json())
+    assert SECRET not in created.text + shown.text + written.text
+    removed = await client.patch("/admin/tenants/acme", json={"mcp_servers": []})
+    assert (removed.json()["mcp_servers"], len(removed.json()["providers"])) == ([], 1)
+
+
+async def test_an_mcp_server_that_cannot_work_is_refused_with_its_place(client: httpx.AsyncClient) -> None:
+    await client.post("/admin/tenants", json=SPEC)
+    refused = await client.put("/admin/tenants/acme/mcp_servers", json={"mcp_servers": [{**MCP_SERVER, "name": "two words"}]})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/mcp_servers/0/name")
+    assert (await client.get("/admin/tenants/nobody/mcp_servers")).status_code == 404
+    assert (await client.put("/admin/tenants/nobody/mcp_servers", json={"mcp_servers": []})).status_code == 404
