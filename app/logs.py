@@ -61,6 +61,10 @@ _QUIET = {
     "uvicorn.access": logging.CRITICAL,  # the API writes its own
     "aiohttp.access": logging.CRITICAL,
     "httpcore": logging.WARNING,
+    "httpx2": logging.WARNING,
+    "httpcore2": logging.WARNING,
+    "mcp": logging.CRITICAL,  # repeats what servers send; what goes wrong is logged by who uses it
+    "client": logging.CRITICAL,  # of the same
     "httpx": logging.WARNING,  # writes whole addresses, which may hold credentials
     "asyncio": logging.INFO,
 }

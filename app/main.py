@@ -67,6 +67,10 @@ from app.tools.builtin.todo import todo_tool
 from app.tools.builtin.vision_analyze import vision_analyze_tool
 from app.tools.builtin.web_extract import web_extract_tool
 from app.tools.execution import ToolExecutor
+from app.tools.mcp_dialing import dialing
+from app.tools.mcp_pool import McpPool
+from app.tools.mcp_programs import load_programs
+from app.tools.mcp_source import McpSource
 from app.tools.operator import load_operator_tools
 from app.tools.outbound import Outbound
 from app.tools.pages import Pages
@@ -98,6 +102,15 @@ class Gateway:
     upkeep: Upkeep
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolReach:
+    """What tools work with that has to be closed, or that they share."""
+
+    pool: ToolPool
+    outbound: Outbound
+    mcp: McpPool
+
+
 def service_version() -> str:
     """The installed version; ``dev`` when the code runs from a checkout."""
     try:
@@ -121,13 +134,17 @@ async def open_gateway(settings: Settings, database_url: str, clock: Clock | Non
         stack.push_async_callback(database.close)
         pool = ToolPool(settings.tool_pool_size)
         stack.callback(pool.close)
+        outbound = Outbound(OutboundPolicy(settings.outbound_allow))
+        mcp = McpPool(dialing(outbound.client), clock)
+        stack.push_async_callback(mcp.close)
+        reach = ToolReach(pool=pool, outbound=outbound, mcp=mcp)
         transport = ProviderTransport()
         stack.push_async_callback(transport.close)
         wakeups = PostgresWakeups(database, direct_url, clock)
-        gateway = _assemble(settings, replica, database, transport=transport, pool=pool, wakeups=wakeups, clock=clock)
+        gateway = _assemble(settings, replica, database, transport=transport, reach=reach, wakeups=wakeups, clock=clock)
         archive = ArchiveRepository(database)
         upkeep = StoreUpkeep(SearchIndex(database, clock), archive, clock, retention_s=settings.archive_retention_s)
-        works = (wakeups.run_sender(), wakeups.run_listener(), gateway.upkeep.run(), upkeep.run())
+        works = (wakeups.run_sender(), wakeups.run_listener(), gateway.upkeep.run(), upkeep.run(), mcp.run())
         hints = [asyncio.ensure_future(work) for work in works]
         stack.push_async_callback(_cancel, hints)
         stack.push_async_callback(gateway.server.stop)
@@ -150,8 +167,7 @@ def webhook_rules(settings: Settings) -> WebhookRules:
     return WebhookRules(taken)
 
 
-def _toolbox(settings: Settings, database: Database, pool: ToolPool, clock: Clock, *, auxiliary: Auxiliary) -> ToolRegistry:
-    outbound = Outbound(OutboundPolicy(settings.outbound_allow))
+def _toolbox(settings: Settings, database: Database, reach: ToolReach, clock: Clock, *, auxiliary: Auxiliary) -> ToolRegistry:
     own = (
         clarify_tool(),
         delegate_tool(),
@@ -160,13 +176,16 @@ def _toolbox(settings: Settings, database: Database, pool: ToolPool, clock: Cloc
         memory_tool(MemoryRepository(database)),
         session_search_tool(SearchRepository(database, SearchIndex(database, clock))),
         todo_tool(TodoRepository(database)),
-        vision_analyze_tool(outbound, auxiliary),
-        web_extract_tool(Pages(outbound), auxiliary),
+        vision_analyze_tool(reach.outbound, auxiliary),
+        web_extract_tool(Pages(reach.outbound), auxiliary),
     )
     return ToolRegistry(
-        (*own, *load_operator_tools(settings.tool_modules, pool)),
+        (*own, *load_operator_tools(settings.tool_modules, reach.pool)),
         ToolExecutor(settings.tool_timeout_s),
-        (WebhookSource(WebhookCaller(outbound, clock)),),
+        (
+            WebhookSource(WebhookCaller(reach.outbound, clock)),
+            McpSource(reach.mcp, load_programs(settings.mcp_servers_file, os.environ)),
+        ),
     )
 
 
@@ -176,7 +195,7 @@ def _assemble(
     database: Database,
     *,
     transport: ProviderTransport,
-    pool: ToolPool,
+    reach: ToolReach,
     wakeups: PostgresWakeups,
     clock: Clock,
 ) -> Gateway:
@@ -199,7 +218,7 @@ def _assemble(
         rest_s=lambda: server.pacing.wait_s,
     )
     models = ChainModelClients(layer)
-    toolbox = _toolbox(settings, database, pool, clock, auxiliary=Auxiliary(models, tenants))
+    toolbox = _toolbox(settings, database, reach, clock, auxiliary=Auxiliary(models, tenants))
     server = TurnServer(
         replica,
         Stores(

@@ -36,6 +36,7 @@ class Settings(BaseSettings):
     outbound_allow: str = Field(
         "", description="comma-separated networks and host names that tools may call although they are not public, such as 10.1.0.0/16"
     )
+    mcp_servers_file: Path | None = Field(None, description="TOML with MCP servers of your own, programs that every tenant may use")
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
     max_running_turns: int = Field(2_000, ge=1, description="turns that one process runs at once")
     max_body_bytes: int = Field(10_485_760, ge=1_024, description="largest request body")

@@ -70,6 +70,10 @@ class ClientTools(Toolbox):
         return await self._toolbox.specs(toolsets)
 
     @override
+    async def available(self) -> tuple[tuple[str, ...], tuple[ToolSpec, ...]]:
+        return await self._toolbox.available()
+
+    @override
     def traits(self) -> Mapping[str, ToolTraits]:
         return self._toolbox.traits()
 

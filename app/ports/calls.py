@@ -64,6 +64,11 @@ class Toolbox(Protocol):
         server that does not answer.
         """
 
+    async def available(self) -> tuple[tuple[str, ...], tuple[ToolSpec, ...]]:
+        """The toolsets of a session that names none, and their tools: the default ones but those whose tools cannot be listed now."""
+        names = self.default_toolsets()
+        return names, await self.specs(names)
+
     def traits(self) -> Mapping[str, ToolTraits]:
         """What guardrails have to know of tools, by name; a tool that is left out has no special traits."""
         return {}

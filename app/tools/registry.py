@@ -1,13 +1,14 @@
 """The registry: the tools of this process, and of each tenant those that its sources add."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
 from typing_extensions import override
 
 from app.domain.children import DELEGATION_TOOLSET
-from app.domain.errors import InvalidRequestError
+from app.domain.errors import InvalidRequestError, UnavailableError
 from app.domain.guardrails import ToolTraits
 from app.domain.messages import ToolCall, ToolSpec
 from app.domain.tenants import Tenant
@@ -41,12 +42,18 @@ class ToolSource(Protocol):
 
 
 class ToolRegistry(Toolbox, Toolboxes):
-    """The tools of this process. Fixed once built; ``sources`` add those of tenants."""
+    """The tools of this process. Fixed once built; ``sources`` add those of tenants.
 
-    def __init__(self, tools: Iterable[RegisteredTool], executor: ToolExecutor, sources: Sequence[ToolSource] = ()) -> None:
+    ``patience_s`` is what listing a toolset may take where nobody asked for it by name.
+    """
+
+    def __init__(
+        self, tools: Iterable[RegisteredTool], executor: ToolExecutor, sources: Sequence[ToolSource] = (), *, patience_s: float = 5.0
+    ) -> None:
         """Raises ToolConfigurationError for a tool that cannot be offered, or a name that is taken."""
         self._executor = executor
         self._sources = sources
+        self.patience_s = patience_s
         self._tools: dict[str, PreparedTool] = {}
         for tool in tools:
             self._register(tool)
@@ -120,20 +127,23 @@ class _TenantToolbox(Toolbox):
     async def specs(self, toolsets: Iterable[str]) -> tuple[ToolSpec, ...]:
         wanted = frozenset(toolsets)
         _check_known(wanted, self.toolset_names())
-        found = {spec.name: spec for spec in self._registry.own_specs(wanted)}
-        for source in self._sources:
-            for toolset in sorted(wanted.intersection(source.toolset_names(self._tenant))):
-                for tool in await source.tools(self._tenant, toolset):
-                    found.setdefault(tool.spec.name, tool.spec)
-        return tuple(found[name] for name in sorted(found))
+        listed = await self._listed(wanted)
+        for tools in listed.values():
+            if isinstance(tools, UnavailableError):
+                raise tools
+        return self._specs(wanted, listed)
+
+    @override
+    async def available(self) -> tuple[tuple[str, ...], tuple[ToolSpec, ...]]:
+        wanted = self.default_toolsets()
+        listed = await self._listed(frozenset(wanted), self._registry.patience_s)
+        gone = {toolset for toolset, tools in listed.items() if isinstance(tools, UnavailableError)}
+        names = tuple(name for name in wanted if name not in gone)
+        return names, self._specs(frozenset(names), listed)
 
     @override
     def traits(self) -> Mapping[str, ToolTraits]:
-        traits = dict(self._registry.traits())
-        for source in self._sources:
-            for name, known in source.traits(self._tenant).items():
-                traits.setdefault(name, known)
-        return traits
+        return _Layers((self._registry.traits(), *(source.traits(self._tenant) for source in self._sources)))
 
     @override
     async def call(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
@@ -141,6 +151,37 @@ class _TenantToolbox(Toolbox):
         if tool is None:
             return unknown(call.name, context.enabled)
         return await self._executor.run(tool, call, msgspec.structs.replace(context, call_id=call.id))
+
+    async def _listed(
+        self, wanted: frozenset[str], patience_s: float | None = None
+    ) -> dict[str, Sequence[PreparedTool] | UnavailableError]:
+        """The tools that sources add with these toolsets, or why they cannot be listed. A slow source keeps no other one waiting."""
+        added: dict[str, ToolSource] = {}
+        for source in self._sources:
+            for name in source.toolset_names(self._tenant):
+                if name in wanted:
+                    added.setdefault(name, source)
+        return dict(
+            zip(added, await asyncio.gather(*(self._tools(source, name, patience_s) for name, source in added.items())), strict=True)
+        )
+
+    async def _tools(self, source: ToolSource, toolset: str, patience_s: float | None) -> Sequence[PreparedTool] | UnavailableError:
+        try:
+            async with asyncio.timeout(patience_s):
+                return await source.tools(self._tenant, toolset)
+        except TimeoutError:
+            return UnavailableError("toolset_unavailable", f"The toolset {toolset} took too long.")
+        except UnavailableError as error:
+            return error
+
+    def _specs(self, wanted: frozenset[str], listed: Mapping[str, Sequence[PreparedTool] | UnavailableError]) -> tuple[ToolSpec, ...]:
+        found = {spec.name: spec for spec in self._registry.own_specs(wanted)}
+        for tools in listed.values():
+            for tool in () if isinstance(tools, UnavailableError) else tools:
+                # What could not be called under its name must not be shown under it either.
+                if self._registry.find(tool.spec.name) is None:
+                    found.setdefault(tool.spec.name, tool.spec)
+        return tuple(found[name] for name in sorted(found))
 
     async def _find(self, name: str) -> PreparedTool | None:
         tool = self._registry.find(name)
@@ -153,6 +194,28 @@ class _TenantToolbox(Toolbox):
 
 def _default(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name not in ON_REQUEST)
+
+
+class _Layers(Mapping[str, ToolTraits]):
+    """The first of several mappings that has a name counts. A mapping may know names that it does not list."""
+
+    def __init__(self, layers: Sequence[Mapping[str, ToolTraits]]) -> None:
+        self._layers = layers
+
+    @override
+    def __getitem__(self, name: str) -> ToolTraits:
+        for layer in self._layers:
+            if (traits := layer.get(name)) is not None:
+                return traits
+        raise KeyError(name)
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(name for layer in self._layers for name in layer))
+
+    @override
+    def __len__(self) -> int:
+        return len(dict.fromkeys(name for layer in self._layers for name in layer))
 
 
 def unknown(name: str, available: Iterable[str]) -> ToolOutcome:

@@ -285,9 +285,12 @@ def _check_model(services: Services, tenant: Tenant, model: str | None) -> None:
 async def _snapshot(services: Services, tenant: Tenant, toolsets: list[str] | None) -> tuple[tuple[str, ...], bytes]:
     """The toolsets of a session and the canonical bytes of their tools, which every model call of it will carry."""
     toolbox = services.toolboxes.for_tenant(tenant)
-    names = toolbox.default_toolsets() if toolsets is None else tuple(dict.fromkeys(toolsets))
     try:
-        specs = await toolbox.specs(names)
+        if toolsets is None:
+            names, specs = await toolbox.available()
+        else:
+            names = tuple(dict.fromkeys(toolsets))
+            specs = await toolbox.specs(names)
     except InvalidRequestError as error:
         raise InvalidRequestError(error.detail, pointer="/toolsets") from error
     return names, msgspec.json.encode(specs, order="sorted")
