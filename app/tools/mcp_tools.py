@@ -91,6 +91,7 @@ def _prepared(target: Target, tool: ListedTool, exposed: str, call: Call) -> Pre
             origin=_origin(target),
             traits=traits_of(target, read_only=tool.read_only or tool.name in target.read_only_tools),
             timeout_s=target.timeout_s,
+            foreign=True,
         )
     )
 

@@ -1,11 +1,11 @@
 """JSON schemas of parameters: checked once when a tool is registered, applied to the arguments of every call."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
 import msgspec
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import SchemaError, ValidationError
 
 MAX_PROBLEMS = 3
@@ -18,11 +18,35 @@ class ToolConfigurationError(Exception):
     """A tool cannot be offered as configured. Raised when it is registered, with the tool and where it comes from in the message."""
 
 
+def _passed_over(*_: object) -> Iterator[ValidationError]:
+    return iter(())
+
+
+def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: dict[str, Any]) -> Iterator[ValidationError]:
+    if "patternProperties" not in schema:
+        yield from Draft202012Validator.VALIDATORS["additionalProperties"](validator, allowed, instance, schema)
+
+
+_extended: Callable[..., type[Draft202012Validator]] = validators.extend
+_WithoutPatterns = _extended(
+    Draft202012Validator,
+    {
+        "pattern": _passed_over,
+        "patternProperties": _passed_over,
+        "additionalProperties": _additional_properties,
+        "unevaluatedProperties": _passed_over,
+    },
+)
+"""A pattern of a stranger's can keep the interpreter busy for years over thirty characters, and the event loop with it."""
+
+
 class ParameterSchema:
     """A compiled schema. ``document`` is the caller's own copy of the schema, of plain JSON values."""
 
-    def __init__(self, schema: dict[str, Any]) -> None:
-        """Raises ToolConfigurationError when ``schema`` cannot be used for a tool."""
+    def __init__(self, schema: dict[str, Any], *, foreign: bool = False) -> None:
+        """``foreign``: it is a stranger's, whose regular expressions are left to who runs the tool.
+
+        Raises ToolConfigurationError when ``schema`` cannot be used for a tool."""
         self.document: dict[str, Any] = _plain_copy(schema)
         if self.document.get("type") != "object":
             raise ToolConfigurationError('its parameters are not a JSON schema with "type": "object"')
@@ -34,7 +58,7 @@ class ParameterSchema:
             # Also keeps the validator from fetching schemas over the network.
             if not _resolves(self.document, reference):
                 raise ToolConfigurationError(f"its parameters refer to {reference!r}, which is not inside the schema")
-        self._validator = Draft202012Validator(self.document)
+        self._validator = (_WithoutPatterns if foreign else Draft202012Validator)(self.document)
 
     def problems(self, arguments: dict[str, Any]) -> list[str]:
         """Where ``arguments`` do not fit, as ``path: reason``; empty when they do."""

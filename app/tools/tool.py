@@ -24,7 +24,7 @@ class RegisteredTool:
     """A tool as declared. ``origin`` says in errors where it comes from; ``parameters`` is a JSON schema.
 
     ``timeout_s`` is what one call may take; ``None``: what the process allows every call. ``secret_arguments`` are names of arguments
-    that no log and no event shows.
+    that no log and no event shows. ``foreign``: a tenant or a server of a tenant declares it, not the operator.
     """
 
     name: str
@@ -36,6 +36,7 @@ class RegisteredTool:
     traits: ToolTraits = NO_TRAITS
     timeout_s: float | None = None
     secret_arguments: frozenset[str] = frozenset()
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ def prepare(tool: RegisteredTool) -> PreparedTool:
     if not tool.description.strip():
         raise ToolConfigurationError(f"{where}: it has no description")
     try:
-        schema = ParameterSchema(tool.parameters)
+        schema = ParameterSchema(tool.parameters, foreign=tool.foreign)
     except ToolConfigurationError as error:
         raise ToolConfigurationError(f"{where}: {error}") from error
     return PreparedTool(

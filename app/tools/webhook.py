@@ -115,4 +115,5 @@ def _registered(tool: WebhookTool, handler: Handler) -> RegisteredTool:
         traits=ToolTraits(read_only=tool.read_only, polling=tool.polling, approval=tool.needs_approval),
         timeout_s=tool.timeout_s + _MARGIN_S,
         secret_arguments=frozenset(tool.secret_arguments),
+        foreign=True,
     )

@@ -83,6 +83,14 @@ def test_a_schema_that_cannot_be_used_costs_its_tool_only(parameters: dict[str, 
     assert "bad" in caplog.text
 
 
+def test_patterns_are_left_to_the_server() -> None:
+    parameters = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^a$"}}}
+    tool = prepared_tools(server_of(), [listed("a", parameters=parameters)], nothing)["box__a"]
+    assert tool.schema.problems({"x": "b"}) == []
+    assert tool.spec.parameters == parameters
+    assert len(tool.schema.problems({"x": 1})) == 1
+
+
 def test_more_tools_than_can_be_offered_are_cut(caplog: pytest.LogCaptureFixture) -> None:
     assert len(prepared_tools(server_of(), [listed(f"t{number}") for number in range(MAX_TOOLS + 1)], nothing)) == MAX_TOOLS
     assert "left out" in caplog.text

@@ -52,3 +52,30 @@ def test_the_document_is_a_copy() -> None:
     given["properties"]["a"]["enum"] = ()
     assert schema.document["properties"] == {"a": {"enum": ["x", "y"]}}
     assert schema.problems({"a": "x"}) == []
+
+
+ENDLESS = "^(a+)+$"
+FOREIGN: dict[str, dict[str, Any]] = {
+    "of a value": {"properties": {"x": {"type": "string", "pattern": ENDLESS}}},
+    "deep inside": {"properties": {"x": {"anyOf": [{"allOf": [{"pattern": ENDLESS}]}]}}},
+    "of names": {"patternProperties": {ENDLESS: {"type": "integer"}}},
+    "of names, all others forbidden": {"patternProperties": {ENDLESS: {}}, "additionalProperties": False},
+    "of names, in another keyword": {"propertyNames": {"pattern": ENDLESS}},
+    "of names, the rest unevaluated": {"allOf": [{"patternProperties": {ENDLESS: {}}}], "unevaluatedProperties": False},
+}
+
+
+@pytest.mark.parametrize("schema", FOREIGN.values(), ids=FOREIGN)
+def test_patterns_of_strangers_are_not_run(schema: dict[str, Any]) -> None:
+    arguments = {"x": "a" * 40 + "!", "a" * 40 + "!": 1}  # would take longer than the test may
+    assert ParameterSchema({"type": "object", **schema}, foreign=True).problems(arguments) == []
+
+
+def test_everything_else_of_strangers_is_judged() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["y"], "additionalProperties": False}
+    assert len(ParameterSchema(schema, foreign=True).problems({"x": "a", "z": 1})) == 3
+
+
+def test_patterns_of_the_operator_are_run() -> None:
+    schema = {"type": "object", "properties": {"x": {"pattern": "^a$"}}, "patternProperties": {"^n": {"type": "integer"}}}
+    assert len(ParameterSchema(schema).problems({"x": "b", "n1": "c"})) == 2
