@@ -14,7 +14,7 @@ import pytest
 
 from app.domain.mcp_servers import McpServerSpec
 from app.simulator.server import Simulator
-from tests.e2e.harness import KEY, OTHER_KEY, Client, Frame, Replica, replica, tenant
+from tests.e2e.harness import KEY, OTHER_KEY, Client, Frame, Replica, Stream, replica, tenant
 from tests.e2e.mcp_processes import MODULE, McpProcess, lines_of, logged, mcp_process
 from tests.e2e.processes import ROOT
 from tests.e2e.scenes import INTERRUPT_S, assert_goes_on, now
@@ -165,7 +165,7 @@ async def test_a_dead_server_costs_its_toolset_only(database_url: str, provider:
 
         created = await client.http.post("/sessions", json={})
         assert created.status_code == 201
-        assert created.json()["toolsets"] == ["core", "mcp_box", "web"]
+        assert created.json()["toolsets"] == ["core", "mcp_box"]
         session = await client.session(toolsets=["mcp_box"])
         assert results(await client.run(session, asks_for(("box__echo", {"text": "a"}))))["c0"] == ("echo: a", False)
 
@@ -207,6 +207,24 @@ async def test_a_change_of_the_tools_is_noticed(database_url: str, provider: Sim
         assert "box__grown" in shown(provider)
 
 
+async def test_a_call_waits_for_its_approval_also_on_a_replica_that_knows_nothing_of_the_server(
+    database_url: str, provider: Simulator, server: McpProcess
+) -> None:
+    async with opened(database_url, provider, at(server, needs_approval=True)) as (_, client):
+        session = await client.session(toolsets=["mcp_box"])
+    async with replica(database_url, outbound_allow="127.0.0.0/8") as newer, newer.client() as client:
+        frames = await client.run(session, asks_for(("box__echo", {"text": "a"})))
+        assert frames[-1].type == "tool.requires_action"
+        assert "echo a" not in server.lines
+        url = f"/turns/{frames[-1].data['turn_id']}/tool_results"
+        body = {"results": [{"tool_call_id": "c0", "decision": "approve"}]}
+        async with client.http.stream("POST", url, json=body) as response:
+            assert response.status_code == 200
+            resumed = await Stream(response).read_to_end()
+        assert results(resumed)["c0"] == ("echo: a", False)
+        assert resumed[-1].data["output"] == "Done."
+
+
 async def test_what_a_server_asks_of_the_gateway_is_refused(database_url: str, provider: Simulator, server: McpProcess) -> None:
     async with opened(database_url, provider, at(server)) as (_, client):
         session = await client.session(toolsets=["mcp_box"])
@@ -228,7 +246,7 @@ async def test_a_server_that_is_not_enabled_is_not_there(database_url: str, prov
     async with opened(database_url, provider, at(server, enabled=False)) as (_, client):
         refused = await client.http.post("/sessions", json={"toolsets": ["mcp_box"]})
         assert refused.status_code == 422
-        assert (await client.http.post("/sessions", json={})).json()["toolsets"] == ["core", "web"]
+        assert (await client.http.post("/sessions", json={})).json()["toolsets"] == ["core"]
 
 
 async def test_programs_of_the_operator_are_there_for_every_tenant(
