@@ -49,6 +49,28 @@ async def test_a_giant_newest_result_is_cut_in_the_models_copy_alone(stage: Stag
 
 
 @every_mode
+@pytest.mark.parametrize("many", [1, 12, 40])
+async def test_giant_results_of_one_answer_fit_the_window_together(stage: Stage, mode: ApiMode, many: int) -> None:
+    """However many there are: the exchange they belong to is the newest, so it can only be shown shorter."""
+    calls = [{"name": "giant", "arguments": {"size": 100_000}}] * many
+    stage.backup.play(*[says(SUMMARY)] * 9)
+    async with compacting(stage, mode, window=WINDOW) as client:
+        session = await client.session(toolsets=["operator"])
+        await grown(client, session, turns=2)
+        frames = await client.run(session, f'GIANT [[sim calls={json.dumps(calls)} text="Done."]]')
+        assert frames[-1].data.get("output") == "Done.", frames[-1].data
+        after = await client.run(session, 'And now? [[sim text="Still here."]]')
+        assert after[-1].data["output"] == "Still here."
+        results = [message for message in await client.messages(session) if message["role"] == "tool"]
+    assert [len(message["content"]) for message in results] == [100_000] * many, "the transcript has all of it"
+    assert max(map(size_of, (*stage.provider.requests, *stage.backup.requests))) <= WINDOW
+    assert problems(stage.provider, stage.backup) == []
+    with_results = spoken(stage.provider.requests[3])
+    assert with_results.count("HEAD xxx") == with_results.count("xxx TAIL") == many
+    assert with_results.count("left out here") == many
+
+
+@every_mode
 async def test_the_summariser_s_window_does_not_size_the_tail(stage: Stage, mode: ApiMode) -> None:
     """C046 (3): a summariser of a million tokens for a session of eight thousand; and one that is smaller than the session."""
     for summary_window in (1_000_000, 4_000):
