@@ -132,3 +132,16 @@ def calls_sent(mode: ApiMode, body: dict[str, Any]) -> list[tuple[str, str, Any]
         case ApiMode.ANTHROPIC_MESSAGES:
             found = [block for message in body["messages"] for block in message["content"] if block["type"] == "tool_use"]
             return [(call["id"], call["name"], call["input"]) for call in found]
+
+
+def results_sent(mode: ApiMode, body: dict[str, Any]) -> list[tuple[str, str]]:
+    """The results of tool calls in a request's history: (call's id, text)."""
+    match mode:
+        case ApiMode.CHAT_COMPLETIONS:
+            return [(message["tool_call_id"], message["content"]) for message in body["messages"] if message["role"] == "tool"]
+        case ApiMode.RESPONSES:
+            outputs = [item for item in body["input"] if item.get("type") == "function_call_output"]
+            return [(item["call_id"], item["output"]) for item in outputs]
+        case ApiMode.ANTHROPIC_MESSAGES:
+            blocks = [block for message in body["messages"] for block in message["content"] if block["type"] == "tool_result"]
+            return [(block["tool_use_id"], block["content"]) for block in blocks]
