@@ -5,7 +5,7 @@ Use with ``replica(url, tool_modules=MODULE)`` and call ``reset()`` before a tes
 
 import base64
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from app.tools.operator import Tool
 
@@ -22,31 +22,26 @@ def reset() -> None:
 
 def produce(kind: str) -> object:
     """Give what ``kind`` names."""
-    match kind:
-        case "one line":
-            return f"BEGIN{'x' * 5_000_000}END"
-        case "three bytes":
-            return f"BEGIN{'語' * 150_000}END"
-        case "list":
-            return [{"row": number, "name": f"name {number}"} for number in range(30_000)]
-        case "image":
-            return PNG
-        case "base64":
-            return base64.b64encode(PNG * 220).decode()
-        case "log":
-            return "\n".join([*(f"line {number}: ok" for number in range(10_000)), "ERROR: the disk is full"])
-        case "object":
-            return {"b": [1, None], "a": "é"}
-        case "generator":
-            return _numbers()
-        case "long error":
-            raise RuntimeError(f"BEGIN{'y' * 400_000}END")
-        case _:
-            return None
+    if kind == "long error":
+        raise RuntimeError(f"BEGIN{'y' * 400_000}END")
+    return _MAKERS[kind]()
 
 
 def _numbers() -> Iterator[int]:
     yield from range(3)
+
+
+_MAKERS: dict[str, Callable[[], object]] = {
+    "one line": lambda: f"BEGIN{'x' * 5_000_000}END",
+    "three bytes": lambda: f"BEGIN{'語' * 150_000}END",
+    "list": lambda: [{"row": number, "name": f"name {number}"} for number in range(30_000)],
+    "image": lambda: PNG,
+    "base64": lambda: base64.b64encode(PNG * 220).decode(),
+    "log": lambda: "\n".join([*(f"line {number}: ok" for number in range(10_000)), "ERROR: the disk is full"]),
+    "object": lambda: {"b": [1, None], "a": "é"},
+    "generator": _numbers,
+    "nothing": lambda: None,
+}
 
 
 def survey(path: str) -> str:

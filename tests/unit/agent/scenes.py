@@ -36,7 +36,7 @@ from app.simulator.chat_rules import chat_problems
 from app.simulator.messages_rules import messages_problems
 from app.simulator.responses_rules import responses_problems
 from tests.fakes.memories import InMemoryMemories
-from tests.fakes.scripted_model import PRIMARY
+from tests.fakes.scripted_model import PRIMARY, ROOM
 from tests.fakes.sessions import InMemorySessions
 from tests.fakes.tooling.todo_store import MemoryTodoStore
 
@@ -102,8 +102,10 @@ def share_of(turn: OpenTurn) -> Share:
 class TalkingModel(ModelClient):
     """Says one thing after the other, the last one for ever. ``requests`` are what it was asked."""
 
-    def __init__(self, *said: Said) -> None:
+    def __init__(self, *said: Said, room: Room = ROOM, route: RouteRef = PRIMARY) -> None:
         self._said = said
+        self._room = room
+        self._route = route
         self.requests: list[ModelRequest] = []
         self.waiting = asyncio.Event()
         """Set once it is silent."""
@@ -111,12 +113,12 @@ class TalkingModel(ModelClient):
     @property
     @override
     def primary(self) -> RouteRef:
-        return PRIMARY
+        return self._route
 
     @property
     @override
     def room(self) -> Room:
-        return Room(window=131_072, output_tokens=4_096)
+        return self._room
 
     @override
     def cost_usd(self, route: RouteRef, usage: Usage) -> float | None:
