@@ -13,14 +13,15 @@ from dataclasses import dataclass
 import msgspec
 
 from app.agent import machine
+from app.agent.conversation import Conversation
 from app.agent.facts import LoopFact, Record
 from app.agent.run import Run
 from app.context import compaction, prompt, summary, tokens
 from app.context.acceptance import Accepted, Rejected, accept
-from app.context.carry import flush_request, todo_note
+from app.context.carry import flush_request, is_todo_note, todo_note
 from app.context.cut import Cut
 from app.context.render import row_tokens
-from app.domain.compaction import CompactionReason, CompactionResult, Room, Thresholds
+from app.domain.compaction import CompactionReason, CompactionResult, ResultClip, Room, Thresholds
 from app.domain.conversation_events import CompactionCompleted, CompactionFailed, CompactionStarted
 from app.domain.errors import ContextOverflowError, ModelError, UnavailableError
 from app.domain.ids import make_id
@@ -78,7 +79,7 @@ class Compactor:
         size = conversation.size()
         latched = conversation.state.fruitless.latched and size >= room.threshold(self._parts.thresholds.gateway)
         if latched or size > room.most:
-            shortened = self._shorten(run, CompactionReason.GATEWAY, room)
+            shortened = await self._shorten(run, CompactionReason.GATEWAY, room)
             if shortened is not None:
                 yield shortened
 
@@ -90,13 +91,13 @@ class Compactor:
             return
         conversation = run.conversation
         room = conversation.refused(window)
-        before = len(conversation.rows), conversation.state.clips
+        before = _shown(conversation)
         if compaction.may_compact(conversation.state.fruitless, CompactionReason.OVERFLOW, self._parts.clock.unix_ms()):
             async with aclosing(self._compact(run, CompactionReason.OVERFLOW, room)) as facts:
                 async for fact in facts:
                     yield fact
-        if (len(conversation.rows), conversation.state.clips) == before or conversation.size() > room.most:
-            shortened = self._shorten(run, CompactionReason.OVERFLOW, room)
+        if _shown(conversation) == before or conversation.size() > room.most:
+            shortened = await self._shorten(run, CompactionReason.OVERFLOW, room)
             if shortened is not None:
                 yield shortened
 
@@ -137,13 +138,19 @@ class Compactor:
         snapshot = await self._snapshot(run, conversation.memory)
         clips = conversation.view.clipped(change.cut.clip).clips
         archived = tuple(sorted(row.seq for row in change.cut.archive))
+        note, outdated = await self._open_todos(run, change.cut)
         result = CompactionResult(
-            reason=change.reason, archived_seqs=archived, summary=change.summary, clips=clips, tokens_before=change.before, tokens_after=0
+            reason=change.reason,
+            archived_seqs=archived,
+            outdated_seqs=outdated,
+            summary=change.summary,
+            clips=clips,
+            tokens_before=change.before,
+            tokens_after=0,
         )
         conversation.apply(result, memory=snapshot)
-        note = await self._open_todos(run) if archived else None
         placed = () if note is None else (run.place(note),)
-        result = msgspec.structs.replace(result, tokens_after=conversation.size())
+        result = _sized(run, result)
         summary_id = make_id("sum", self._parts.clock.unix_ms(), secrets.token_bytes(10))
         usage, cost_usd = machine.used_since(change.spent, run.state)
         completed = CompactionCompleted(
@@ -165,16 +172,16 @@ class Compactor:
             compaction=Compaction(id=summary_id, result=result, memory=snapshot, usage=usage, cost_usd=cost_usd),
         )
 
-    def _shorten(self, run: Run, reason: CompactionReason, room: Room) -> Record | None:
+    async def _shorten(self, run: Run, reason: CompactionReason, room: Room) -> Record | None:
         """Cut hard what does not fit, but not as long as a summary of it may be had a little later."""
         fruitless = run.conversation.state.fruitless
         if fruitless.failures and not fruitless.hopeless:
             run.does_not_fit = True
             run.unsummarised = "the model that writes summaries failed; try again in a minute."
             return None
-        return self._trim(run, reason, room)
+        return await self._trim(run, reason, room)
 
-    def _trim(self, run: Run, reason: CompactionReason, room: Room) -> Record | None:
+    async def _trim(self, run: Run, reason: CompactionReason, room: Room) -> Record | None:
         conversation = run.conversation
         sizing = conversation.sizing(room, self._parts.thresholds)
         kept = tokens.estimate(conversation.block, (), tools_bytes=0)
@@ -185,25 +192,29 @@ class Compactor:
         before = conversation.size()
         clips = conversation.view.clipped(cut.clip).clips
         archived = tuple(sorted(row.seq for row in cut.archive))
-        result = CompactionResult(reason=reason, archived_seqs=archived, summary=None, clips=clips, tokens_before=before, tokens_after=0)
+        note, outdated = await self._open_todos(run, cut)
+        result = CompactionResult(
+            reason=reason, archived_seqs=archived, outdated_seqs=outdated, summary=None, clips=clips, tokens_before=before, tokens_after=0
+        )
         memory = conversation.memory
         conversation.apply(result, memory=memory)
-        after = conversation.size()
+        fits = note is not None and conversation.size() + tokens.estimate("", (note,), tools_bytes=0) <= room.most
+        placed = (run.place(note),) if note is not None and fits else ()
+        result = _sized(run, result)
         completed = CompactionCompleted(
             reason=reason,
             summary_id=None,
             archived_messages=len(archived),
             tokens_before=before,
-            tokens_after=after,
+            tokens_after=result.tokens_after,
             memory="off",
             usage=Usage(),
             cost_usd=None,
         )
-        result = msgspec.structs.replace(result, tokens_after=after)
         summary_id = make_id("sum", self._parts.clock.unix_ms(), secrets.token_bytes(10))
         return Record(
             events=(completed,),
-            messages=(),
+            messages=placed,
             state=run.state,
             context=conversation.changed() or conversation.state,
             compaction=Compaction(id=summary_id, result=result, memory=memory, usage=Usage(), cost_usd=None),
@@ -295,15 +306,17 @@ class Compactor:
             return present  # what was shown before is as good; the next compaction takes a new one
         return prompt.memory_snapshot(memory)
 
-    async def _open_todos(self, run: Run) -> Message | None:
+    async def _open_todos(self, run: Run, cut: Cut) -> tuple[Message | None, tuple[int, ...]]:
+        """The open items of the todo list as a note, and the places of earlier notes of them among the rows that stay."""
         session_id = run.context.session_id
-        if session_id is None:
-            return None
+        if session_id is None or not cut.archive:
+            return None, ()
         try:
             items = await self._parts.todos.read(session_id)
         except UnavailableError:
-            return None  # the model can read its list by the tool
-        return todo_note(items, run.conversation.room.window)
+            return None, ()  # the model can read its list by the tool
+        outdated = tuple(row.seq for row in cut.keep if is_todo_note(row.message))
+        return todo_note(items, run.conversation.room.window), outdated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,6 +329,18 @@ class _Change:
     summary: str
     memory: str
     spent: MachineState
+
+
+def _shown(conversation: Conversation) -> tuple[tuple[int, ...], tuple[ResultClip, ...]]:
+    """What a compaction can change of the rows."""
+    return tuple(row.seq for row in conversation.rows), conversation.state.clips
+
+
+def _sized(run: Run, result: CompactionResult) -> CompactionResult:
+    """``result`` with the size that it leads to; what the last call counted says nothing of the next one any more."""
+    after = run.conversation.size()
+    run.state = msgspec.structs.replace(run.state, last_call_tokens=after)
+    return msgspec.structs.replace(result, tokens_after=after)
 
 
 async def _answer(run: Run, model: ModelClient, request: ModelRequest) -> ModelReply:

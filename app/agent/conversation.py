@@ -106,7 +106,7 @@ class Conversation:
 
     def apply(self, result: CompactionResult, *, memory: str | None) -> None:
         """Rows leave, the summary and the snapshot of memory are replaced."""
-        gone = frozenset(result.archived_seqs)
+        gone = frozenset(result.leaving_seqs)
         self.rows = [row for row in self.rows if row.seq not in gone]
         if result.summary is not None:
             self.summary = result.summary

@@ -61,6 +61,12 @@ def todo_note(items: bytes | None, window: int) -> Message | None:
     return Message(role=Role.USER, content="\n".join([_TODO_HEAD, *lines, *rest]), kind=MessageKind.NOTE)
 
 
+def is_todo_note(message: Message) -> bool:
+    """Whether it is a note of :func:`todo_note`."""
+    content = message.content
+    return message.kind is MessageKind.NOTE and isinstance(content, str) and content.startswith(_TODO_HEAD)
+
+
 def flush_request(rows: Sequence[StoredMessage], memory: ToolSpec, *, room: Room, ratio: float, first_attempt: int) -> ModelRequest | None:
     """The one call before a compaction that offers only the tool ``memory``: its reply's calls are run, its text is dropped.
 

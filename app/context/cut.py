@@ -81,7 +81,10 @@ def trim(rows: Sequence[StoredMessage], budget: int, scale: Scale, *, comfortabl
 
 
 def cut_places(rows: Sequence[StoredMessage]) -> list[int]:
-    """Every index before which ``rows`` may be cut: 0, and those that part no call from its results. The end is none of them."""
+    """Every index before which ``rows`` may be cut: 0, and those that part no call from its results. The end is none of them.
+
+    Calls at the end that nobody has spoken after (notes aside) may still be answered, by a turn's client: they stay with what follows.
+    """
     asked: dict[str, int] = {}
     reach = list(range(len(rows)))
     """By the index of a message: the index of the last result of its calls."""
@@ -90,6 +93,9 @@ def cut_places(rows: Sequence[StoredMessage]) -> list[int]:
         call_id = row.message.tool_call_id
         if _is_result(row) and call_id in asked:
             reach[asked[call_id]] = place
+    waiting = _waiting(rows)
+    if waiting is not None:
+        reach[waiting] = len(rows) - 1
     places = []
     furthest = -1
     for place in range(len(rows)):
@@ -139,6 +145,18 @@ def _without(rows: Sequence[StoredMessage], keep: Sequence[StoredMessage]) -> tu
 
 def _clip_before(rows: Sequence[StoredMessage], start: int, max_bytes: int) -> ResultClip | None:
     return ResultClip(rows[start - 1].seq, max_bytes) if start else None
+
+
+def _waiting(rows: Sequence[StoredMessage]) -> int | None:
+    """The place of the last message when it has calls without results; results and notes may follow it."""
+    answered: set[str | None] = set()
+    for place in range(len(rows) - 1, -1, -1):
+        message = rows[place].message
+        if _is_result(rows[place]):
+            answered.add(message.tool_call_id)
+        elif message.kind is not MessageKind.NOTE:
+            return place if any(call.id not in answered for call in message.tool_calls) else None
+    return None
 
 
 def _is_result(row: StoredMessage) -> bool:

@@ -121,7 +121,8 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a compaction changes, in one commit: rows leave the working set, and the summary becomes the session's active one.
 
     ``summary`` is ``None`` for a trim: the active summary stays. ``archived_seqs`` rise. ``first_seq`` and ``last_seq`` are the first and
-    last row that left, so those that the summary adds to the one before it. Tokens are those of the whole context, estimated.
+    last row that left, so those that the summary adds to the one before it. ``outdated_seqs`` are notes that leave as well, because newer
+    ones stand in for them. Tokens are those of the whole context, estimated.
     """
 
     reason: CompactionReason
@@ -130,6 +131,12 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
     clips: tuple[ResultClip, ...]
     tokens_before: int
     tokens_after: int
+    outdated_seqs: tuple[int, ...] = ()
+
+    @property
+    def leaving_seqs(self) -> tuple[int, ...]:
+        """Every row that leaves the working set."""
+        return (*self.archived_seqs, *self.outdated_seqs)
 
     @property
     def first_seq(self) -> int | None:

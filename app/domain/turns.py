@@ -126,7 +126,7 @@ class MachineState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     overflows: int = 0
     """Refusals as too long that were answered by a compaction."""
     last_call_tokens: int = 0
-    """What the last model call used, input and output."""
+    """What the last model call used, input and output; behind a compaction the estimate of what is left."""
     paused: PausedBatch | None = None
     """The calls that wait for somebody, or have their answers and are not concluded yet."""
     attempts: int = 0

@@ -39,7 +39,7 @@ def params_of(commit: Commit, compaction: Compaction) -> dict[str, Any]:
     return {
         "session_id": commit.fence.session_id,
         "turn_id": commit.fence.turn_id,
-        "seqs": list(result.archived_seqs),
+        "seqs": list(result.leaving_seqs),
         "replaces": result.summary is not None,
         "body": result.summary,
         "memory": compaction.memory,

@@ -79,6 +79,14 @@ async def test_a_compaction_archives_rows_and_leaves_its_summary(
     assert await kept(turns, tenant_id, grown) == Kept(memory="tea", summary="so far", context=STATE)
 
 
+async def test_notes_that_are_outdated_leave_with_it(turns: TurnStore, world: World, tenant_id: TenantId, grown: SessionId) -> None:
+    turn = await opened(turns, tenant_id, grown)
+    made = compaction("so far", 1, 2)
+    result = msgspec.structs.replace(made.result, outdated_seqs=(5,))
+    await turns.commit(compacting(turn, msgspec.structs.replace(made, result=result)))
+    assert [row.seq for row in await world.messages.working_set(grown)] == [3, 4, 6, 7]
+
+
 async def test_the_next_summary_takes_the_place_of_the_one_before_and_a_trim_leaves_it(
     turns: TurnStore, world: World, tenant_id: TenantId, grown: SessionId
 ) -> None:

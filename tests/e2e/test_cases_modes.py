@@ -81,10 +81,10 @@ FAILURES = {
 @pytest.mark.parametrize(("kind", "name"), FAILURES.items(), ids=FAILURES)
 async def test_a_failing_call_beside_others_costs_them_nothing(tools: Stage, mode: ApiMode, kind: str, name: str) -> None:
     """C080. The two calls that meet prove that all run at the same time."""
-    wanted = [("meet", {"party": kind, "size": 2}), ("boom", {"kind": kind}), ("meet", {"party": kind, "size": 2}), ("lookup", {"q": "a"})]
+    met: tuple[str, dict[str, Any]] = ("meet", {"party": kind, "size": 2})
     async with steady(tools, mode) as client:
         session = await client.session()
-        frames = await client.run(session, asks_for(*wanted))
+        frames = await client.run(session, asks_for(met, ("boom", {"kind": kind}), met, ("lookup", {"q": "a"})))
         assert (frames[-1].type, frames[-1].data["output"]) == ("turn.completed", "Done.")
         _, sent = tools.provider.requests
         results = results_sent(mode, sent.body)

@@ -11,8 +11,10 @@ from app.simulator.log import RequestEnd
 from tests.e2e.chains import every_mode, problems
 from tests.e2e.compacting import LONG, MARK, SUMMARY, compact, compacting, compactions, grown, says, spoken, summaries_of
 from tests.e2e.harness import Client, Frame, types
+from tests.e2e.openai_clients import ASK_WEATHER, WEATHER, openai_of, result, user
 from tests.e2e.scenes import ended, of_type, request_number
 from tests.e2e.stage import Stage
+from tests.e2e.wire_modes import results_sent
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -261,4 +263,29 @@ async def test_open_items_of_the_todo_list_are_shown_again(stage: Stage, mode: A
             sent = spoken(stage.provider.requests[-1])
             assert sent.count("- [>] Boil the water") == 1
             assert "Peel" not in sent
+        assert problems(stage.provider, stage.backup) == []
+
+
+@every_mode
+async def test_a_call_that_waits_for_its_client_outlives_compactions(stage: Stage, mode: ApiMode) -> None:
+    """Each of them puts the open items of the todo list behind the call."""
+    items = [{"id": "1", "content": "Ask for the weather", "status": "in_progress"}]
+    stage.backup.play(*['text="Nothing."', says(SUMMARY)] * 9)
+    async with compacting(stage, mode) as client, openai_of(client) as openai:
+        session = await client.session(toolsets=["core"])
+        await client.run(session, f'Plan [[sim tool=todo args={json.dumps({"todos": items})} text="Noted."]]')
+        await grown(client, session, turns=5)
+        bound: Any = {"session_id": session}
+        asked = await openai.chat.completions.create(model="default", messages=[user(ASK_WEATHER)], tools=[WEATHER], extra_body=bound)
+        assert asked.choices[0].message.tool_calls is not None
+        (call,) = asked.choices[0].message.tool_calls
+        reasons = [(await compact(client, session))[-1].data["reason"] for _ in range(6)]
+        assert (reasons[0], reasons[1], reasons[-1]) == ("answer", "answer", "nothing_to_compact")
+        stage.provider.play('text="It rains."')
+        told = await openai.chat.completions.create(model="default", messages=[result(call.id, "rain")], tools=[WEATHER], extra_body=bound)
+        assert told.choices[0].message.content == "It rains."
+        sent = stage.provider.requests[-1]
+        assert results_sent(mode, sent.body) == [(call.id, "rain")]
+        assert spoken(sent).count("- [>] Ask for the weather") == 1
+        assert (await client.run(session, '[[sim text="Still here."]]'))[-1].data["output"] == "Still here."
         assert problems(stage.provider, stage.backup) == []

@@ -339,7 +339,7 @@ class InMemoryTurns(TurnStore):
             result = commit.compaction.result
             kept = msgspec.structs.replace(kept, memory=commit.compaction.memory, summary=result.summary or kept.summary)
             rows = self._sessions.messages[session_id]
-            gone = frozenset(result.archived_seqs)
+            gone = frozenset(result.leaving_seqs)
             rows[:] = [msgspec.structs.replace(stored, archived=True) if stored.seq in gone else stored for stored in rows]
         self.kept[session_id] = kept
 

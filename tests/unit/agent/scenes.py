@@ -193,7 +193,7 @@ class Played:
         """The session's rows as they are stored in the end, in order; what is forgotten is archived."""
         added = [message for fact in self.facts if isinstance(fact, Record | End) for message in fact.messages]
         rows = [*self.before, *added]
-        gone = {seq for change in self.compactions for seq in change.result.archived_seqs}
+        gone = {seq for change in self.compactions for seq in change.result.leaving_seqs}
         if self.end.forget:
             last = {message.seq for message in self.end.messages}
             gone |= {row.seq for row in rows if row.turn_id == TURN and row.seq not in last}

@@ -10,6 +10,7 @@ from typing_extensions import override
 from app.agent.compactor import Compactor, CompactorParts
 from app.agent.facts import LoopFact, Record
 from app.agent.run import Run
+from app.context.carry import todo_note
 from app.context.compaction import calibration
 from app.domain.compaction import CompactionReason, Fruitless, Room, Thresholds
 from app.domain.conversation_events import CompactionCompleted, CompactionFailed, CompactionStarted
@@ -296,3 +297,75 @@ async def test_the_latch_cuts_at_the_second_threshold_alone() -> None:
     assert isinstance(event, CompactionCompleted)
     assert (event.reason, event.summary_id, event.memory) == (CompactionReason.GATEWAY, None, "off")
     assert rows_of(run)[-1].message == user("NEWEST")
+
+
+def open_items(*contents: str) -> bytes:
+    return msgspec.json.encode([{"id": content, "content": content, "status": "pending"} for content in contents])
+
+
+def notes_of(run: Run) -> list[str]:
+    """The texts of the notes that the model is shown."""
+    return [str(row.message.content) for row in rows_of(run) if row.message.kind is MessageKind.NOTE]
+
+
+async def test_the_todo_list_is_shown_once_as_it_is_now() -> None:
+    clock = HandClock()
+    run = a_run(full(), clock)
+    await facts_of(compactor(wide([[reply(TEXT)]]), clock, Stores(open_items("Boil", "Peel"))), run)
+    (first,) = notes_of(run)
+    assert "Boil" in first
+    work = compactor(wide(*[[[reply(TEXT)]]] * 2), clock, Stores(open_items("Peel")))
+    run.place(said("yes"))
+    run.place(user("AND NOW?"))
+    _, again = [fact async for fact in work.on_demand(run)]
+    assert isinstance(again, Record)
+    assert again.compaction is not None
+    (second,) = notes_of(run)
+    assert "Boil" not in second
+    left = again.compaction.result
+    assert not set(left.archived_seqs) & set(left.outdated_seqs)
+    assert not {row.seq for row in rows_of(run)} & set(left.leaving_seqs)
+
+
+async def test_a_note_of_the_todo_list_that_stays_behind_the_cut_is_replaced() -> None:
+    clock = HandClock()
+    known = todo_note(msgspec.json.encode([{"id": "1", "content": "Old", "status": "pending"}]), ROOM.window)
+    assert known is not None
+    run = a_run([*full(), known], clock)
+    _, completed = await facts_of(compactor(wide([[reply(TEXT)]]), clock, Stores(open_items("New"))), run)
+    assert completed.compaction is not None
+    assert completed.compaction.result.outdated_seqs == (28,)
+    assert completed.compaction.result.last_seq == 25, "the summary does not stand for the note"
+    (shown,) = notes_of(run)
+    assert "New" in shown
+
+
+async def test_a_hard_cut_shows_the_todo_list_again() -> None:
+    clock = HandClock()
+    state = msgspec.structs.replace(Kept().context, fruitless=Fruitless(count=2))
+    run = a_run(full(), clock, Kept(context=state))
+    (trimmed,) = await facts_of(compactor(wide(), clock, Stores(open_items("Boil"))), run)
+    (note,) = trimmed.messages
+    assert "Boil" in str(note.message.content)
+    assert rows_of(run)[-1] is note
+    assert run.conversation.size() <= ROOM.most
+
+
+async def test_what_the_last_call_used_is_forgotten_with_the_rows() -> None:
+    clock = HandClock()
+    latched = msgspec.structs.replace(Kept().context, fruitless=Fruitless(count=2))
+    for kept in (Kept(), Kept(context=latched)):
+        run = a_run(full(), clock, kept)
+        run.state = msgspec.structs.replace(run.state, last_call_tokens=3_400)
+        *_, completed = await facts_of(compactor(wide([[reply(TEXT)]]), clock), run)
+        assert completed.state.last_call_tokens == run.conversation.size() < 3_000
+
+
+async def test_a_refusal_that_one_row_left_for_is_answered() -> None:
+    clock = HandClock()
+    run = a_run([user("a" * 3_000), user("NEWEST")], clock)
+    work = compactor(wide([[reply(TEXT)]]), clock, Stores(open_items("Boil")))
+    facts = [fact async for fact in work.after_refusal(run, 1_500)]
+    assert [type(event) for fact in facts if isinstance(fact, Record) for event in fact.events] == [CompactionStarted, CompactionCompleted]
+    assert "Boil" in notes_of(run)[0]
+    assert not run.does_not_fit

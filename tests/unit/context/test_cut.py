@@ -82,6 +82,9 @@ PLACES: dict[str, tuple[list[Message], list[int]]] = {
     "an id that comes back": ([said("", "0"), result("0"), said("", "0"), result("0")], [0, 2]),
     "an orphan": ([user("a"), result("x"), said("b")], [0, 1, 2]),
     "an unanswered call": ([said("", "1"), user("a")], [0, 1]),
+    "a call that waits": ([user("a"), said("", "1"), note("n"), note("m")], [0, 1]),
+    "one of two calls that waits": ([user("a"), said("", "1", "2"), note("n"), result("1"), note("m")], [0, 1]),
+    "a call that is answered": ([said("", "1"), result("1"), note("n")], [0, 2]),
 }
 
 
