@@ -10,7 +10,7 @@ from app.clock import SystemClock
 from app.domain.ids import SessionId, TenantId
 from app.domain.messages import Message, MessageKind, Role, encode_message
 from app.store.engine import Database
-from app.store.search_index import BATCH, SearchIndex
+from app.store.search_index import BATCH, SWEPT, SearchIndex
 from app.store.tables import message_search, messages, search_queue, sessions
 from tests.integration.store.builders import a_session, a_tenant
 
@@ -33,7 +33,7 @@ async def session_id(database: Database, tenant_id: TenantId) -> SessionId:
 _SAY = text("""
 WITH m AS (
     INSERT INTO messages (session_id, seq, id, note, body)
-    SELECT :session_id, x.seq, 'msg_' || x.seq, x.note, x.body
+    SELECT :session_id, x.seq, CAST(:session_id AS text) || x.seq, x.note, x.body
     FROM unnest(CAST(:seqs AS bigint[]), CAST(:notes AS boolean[]), CAST(:bodies AS bytea[])) AS x(seq, note, body)
 )
 INSERT INTO search_queue (session_id, seqs) SELECT :session_id, ARRAY[seq] FROM unnest(CAST(:seqs AS bigint[])) AS seq
@@ -113,6 +113,47 @@ async def test_a_message_that_is_queued_twice_is_indexed_once(database: Database
         await database.fetch(text("INSERT INTO search_queue VALUES (:id, ARRAY[1, 1])"), {"id": session_id})
         await index.catch_up()
     assert await count(database, "index") == 1
+
+
+async def swept(index: SearchIndex) -> int:
+    """Sweep everything; returns the number of batches."""
+    place, batches = await index.sweep(None), 0
+    while place is not None:
+        place, batches = await index.sweep(place), batches + 1
+    return batches
+
+
+async def test_messages_that_nobody_noted_are_found_by_a_sweep(
+    database: Database, index: SearchIndex, tenant_id: TenantId, session_id: SessionId
+) -> None:
+    other = await a_session(database, tenant_id)
+    for session in (session_id, other):
+        await say(database, session, "known", "known")
+        await index.catch_up()
+        await say(database, session, "missed", "missed", first=3)
+        await say(database, session, "a note", first=5, kind=MessageKind.NOTE)
+        await database.fetch(delete(search_queue))  # a replica of an earlier version writes none
+    assert await swept(index) == 1
+    assert await count(database, "queue") == 2
+    assert await index.catch_up() == 4
+    assert await count(database, "index") == 8
+    await swept(index)
+    assert await count(database, "queue") == 0, "a second one finds nothing"
+
+
+async def test_a_sweep_goes_in_batches_over_sessions_of_any_size(
+    database: Database, index: SearchIndex, tenant_id: TenantId, session_id: SessionId
+) -> None:
+    await say(database, session_id, *["word"] * (SWEPT + 1))
+    await say(database, await a_session(database, tenant_id), *["word"] * SWEPT)
+    await database.fetch(delete(search_queue))
+    assert await swept(index) == 3
+    queued = await database.fetch(text("SELECT sum(cardinality(seqs)) FROM search_queue"))
+    assert queued[0][0] == 2 * SWEPT + 1
+    await swept(index)
+    while await index.catch_up():
+        pass
+    assert await count(database, "index") == 2 * SWEPT + 1
 
 
 async def test_a_deleted_session_leaves_nothing_behind(

@@ -4,8 +4,8 @@ from typing_extensions import override
 
 from app.domain.errors import UnavailableError
 from app.ports import ArchiveStore
-from app.store.search_index import SearchIndex
-from app.store.upkeep import INDEX_S, PRUNE_S, StoreUpkeep
+from app.store.search_index import SearchIndex, SweptTo
+from app.store.upkeep import INDEX_S, PRUNE_S, SWEEP_AFTER_S, SWEEP_EVERY_S, StoreUpkeep
 from tests.fakes.clock import HandClock, settle
 
 
@@ -16,6 +16,13 @@ class Index(SearchIndex):
         self.left = 0
         self.calls = 0
         self.error: Exception | None = None
+        self.swept: list[SweptTo | None] = []
+        """Where each batch of a sweep began."""
+
+    @override
+    async def sweep(self, after: SweptTo | None) -> SweptTo | None:
+        self.swept.append(after)
+        return SweptTo("sess_1", len(self.swept)) if len(self.swept) % 3 else None
 
     @override
     async def catch_up(self) -> int:
@@ -71,3 +78,18 @@ async def test_archived_messages_go_when_they_are_old_and_stay_by_default() -> N
         await clock.advance(PRUNE_S)
         assert archive.ages == ages
         work.cancel()
+
+
+async def test_the_index_is_swept_some_time_after_the_start_and_every_day_in_small_steps() -> None:
+    clock, index = HandClock(), Index()
+    work = asyncio.ensure_future(StoreUpkeep(index, Archive(), clock, retention_s=None).run())
+    await settle()
+    await clock.advance(SWEEP_AFTER_S - 1)
+    assert index.swept == []
+    whole = [None, SweptTo("sess_1", 1), SweptTo("sess_1", 2)]
+    for steps in (1, 2, 3, 3):
+        await clock.advance(INDEX_S)
+        assert index.swept == whole[:steps]
+    await clock.advance(SWEEP_EVERY_S)
+    assert index.swept == [*whole, None]
+    work.cancel()
