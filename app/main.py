@@ -174,7 +174,7 @@ def _toolbox(settings: Settings, database: Database, reach: ToolReach, clock: Cl
         *kanban_tools(KanbanRepository(database), clock),
         get_time_tool(clock),
         memory_tool(MemoryRepository(database)),
-        session_search_tool(SearchRepository(database, SearchIndex(database, clock))),
+        session_search_tool(SearchRepository(database, SearchIndex(database, clock)), auxiliary),
         todo_tool(TodoRepository(database)),
         vision_analyze_tool(reach.outbound, auxiliary),
         web_extract_tool(Pages(reach.outbound), auxiliary),

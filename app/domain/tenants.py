@@ -23,7 +23,7 @@ from app.domain.tenant_tools import WebhookTool, WebhookToolSpec
 
 class Purpose(enum.StrEnum):
     """What a chain is for: turns are answered by ``chat``, summaries of sessions written by ``compression``; the tools of the same names
-    use ``vision`` and ``web_extract``. What a tenant has no chain for, its ``chat`` chain does.
+    use ``vision``, ``web_extract`` and ``session_search``. What a tenant has no chain for, its ``chat`` chain does.
     """
 
     CHAT = "chat"

@@ -2,12 +2,17 @@
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from app.domain.model import ApiMode
+from app.domain.tenants import ProviderSpec, Purpose, RouteSpec, TenantSpec
 from app.simulator.server import Simulator
+from tests.e2e.chains import every_mode, goes_on
+from tests.e2e.compacting import PRICES
 from tests.e2e.harness import Client, Frame
 from tests.e2e.stage import Stage
 
@@ -105,6 +110,49 @@ async def test_messages_of_turns_are_found_from_another_session_of_the_same_end_
     assert await found_by(client, own, query="whale moby") == [(earlier, 1)]
     assert await found_by(client, own, query="whale", session_id=earlier) == [(earlier, 2), (earlier, 1)]
     assert await found_by(client, own, query="whale", session_id=of_bob) == []
+
+
+@asynccontextmanager
+async def recalling(stage: Stage, mode: ApiMode) -> AsyncIterator[Client]:
+    """A client of a tenant whose searches are told by the stage's backup."""
+    name = f"recalling-{next(stage.numbers)}"
+    key = f"agw_test-key-of-{name}-0123456789"
+    providers = tuple(
+        ProviderSpec(name=each, base_url=simulator.base_url, api_mode=mode, api_key=f"sk-{each}-{name}-0123456789")
+        for each, simulator in (("main", stage.provider), ("recall", stage.backup))
+    )
+    routes = {provider.name: RouteSpec(provider=provider.name, model="sim-text", max_attempts=1, prices=PRICES) for provider in providers}
+    chains: dict[Purpose, tuple[RouteSpec, ...]] = {Purpose.CHAT: (routes["main"],), Purpose.SESSION_SEARCH: (routes["recall"],)}
+    spec = TenantSpec(name=name, api_keys=(key,), providers=providers, chains=chains)
+    await stage.replica.gateway.tenants.apply(spec, generate_key=False)
+    async with stage.replica.client(key) as client:
+        yield client
+
+
+@every_mode
+async def test_what_a_search_finds_is_told_by_its_chain_and_counted_into_the_turn(stage: Stage, mode: ApiMode) -> None:
+    stage.backup.play('text="The whale is called Moby." usage=500/20', "status=500")
+    async with recalling(stage, mode) as client:
+        earlier = await client.session()
+        await client.run(earlier, 'We call the whale Moby. [[sim text="A fine name."]]')
+        own = await client.session()
+        asked = asks_for("session_search", query="moby", summarize=True)
+        frames = await client.run(own, asked)
+        (hit,) = result_of(frames)["hits"]
+        assert (hit["session_id"], hit["seq"], hit["summary"]) == (earlier, 1, "The whale is called Moby.")
+        assert "We call the whale Moby." in json.dumps(stage.backup.requests[0].body)
+        routes = {route["route"]["provider"]: route for route in frames[-1].data["routes"]}
+        assert (routes["recall"]["usage"]["input_tokens"], routes["recall"]["usage"]["output_tokens"]) == (500, 20)
+        assert routes["recall"]["cost_usd"] == pytest.approx((500 * PRICES.input + 20 * PRICES.output) / 1_000_000)
+        assert frames[-1].data["route"]["provider"] == "main"
+        total = sum(route["usage"]["input_tokens"] for route in routes.values())
+        assert frames[-1].data["usage"]["input_tokens"] == total
+        assert frames[-1].data["cost_usd"] > routes["recall"]["cost_usd"]
+
+        (shown,) = result_of(await client.run(own, asked))["hits"]
+        assert shown["note"].startswith("Not summarised: ")
+        assert "We call the whale Moby." in shown["messages"][0]["text"]
+        await goes_on(client, own, stage.provider)
 
 
 async def test_the_own_working_set_is_not_found_again(client: Client) -> None:

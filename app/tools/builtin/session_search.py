@@ -1,12 +1,16 @@
 """The tool ``session_search``: what was said in earlier conversations, and in the part of this one that the model is no longer shown.
 
 Modes follow from the arguments: ``query`` finds messages (one of each conversation, or all those of ``session_id``), ``session_id`` reads a
-conversation's beginning and end, with ``around`` the messages about one place, and nothing lists the newest conversations.
+conversation's beginning and end, with ``around`` the messages about one place, and nothing lists the newest conversations. With
+``summarize`` each conversation found is told in a few sentences instead of shown; where that cannot be had it is shown, and says why.
 """
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
+
+import msgspec
 
 from app.domain.guardrails import ToolTraits
 from app.domain.ids import SessionId
@@ -15,6 +19,8 @@ from app.domain.recall import Reader, SearchHit, SessionExcerpt
 from app.domain.search_terms import message_text, query_terms
 from app.domain.tools import ToolContext, ToolOutcome
 from app.ports import SearchStore
+from app.tools.auxiliary import Auxiliary, Said
+from app.tools.builtin.recollection import MAX_SUMMARY, recollect
 from app.tools.tool import CORE, RegisteredTool
 
 DEFAULT_HITS = 5
@@ -30,6 +36,8 @@ _READ_CHARACTERS = 800
 _WHOLE_CHARACTERS = 8_000
 _MAX_QUERY = 500
 _LAST_SEQ = 2**62
+TIMEOUT_S = 240.0
+"""The summaries of a chain that waits and falls back take their time."""
 
 _SESSION_ID = re.compile(r"sess_[0-9a-z]{26}")
 
@@ -39,6 +47,10 @@ _PARAMETERS: dict[str, Any] = {
         "query": {"type": "string", "description": "Words to look for; messages that have all of them come first."},
         "session_id": {"type": "string", "description": "Only this conversation; without a query it is read: its beginning and its end."},
         "around": {"type": "integer", "minimum": 1, "description": "With session_id: the messages around the one with this seq."},
+        "summarize": {
+            "type": "boolean",
+            "description": "With a query: tell in a few sentences what each conversation says about it, instead of showing messages.",
+        },
         "limit": {"type": "integer", "minimum": 1, "maximum": MAX_HITS, "description": f"Most hits. Default: {DEFAULT_HITS}."},
     },
 }
@@ -49,13 +61,14 @@ _DESCRIPTION = (
 )
 
 
-def session_search_tool(store: SearchStore) -> RegisteredTool:
-    """The tool, searching in ``store``."""
+def session_search_tool(store: SearchStore, auxiliary: Auxiliary) -> RegisteredTool:
+    """The tool, searching in ``store``; ``auxiliary`` has the models that summarise."""
 
     async def run(arguments: dict[str, Any], context: ToolContext) -> ToolOutcome:
         if context.session_id is None:
             return _refusal("Conversations belong to sessions, and this call has none.")
-        return await _search(store, Reader(tenant_id=context.tenant_id, session_id=context.session_id), arguments)
+        reader = Reader(tenant_id=context.tenant_id, session_id=context.session_id)
+        return await _search(store, auxiliary, reader, arguments)
 
     return RegisteredTool(
         name="session_search",
@@ -65,10 +78,11 @@ def session_search_tool(store: SearchStore) -> RegisteredTool:
         toolset=CORE,
         origin="built in",
         traits=ToolTraits(read_only=True),
+        timeout_s=TIMEOUT_S,
     )
 
 
-async def _search(store: SearchStore, reader: Reader, arguments: dict[str, Any]) -> ToolOutcome:
+async def _search(store: SearchStore, auxiliary: Auxiliary, reader: Reader, arguments: dict[str, Any]) -> ToolOutcome:
     query = clean_text(arguments.get("query", "")).strip()[:_MAX_QUERY]
     named, around = arguments.get("session_id"), arguments.get("around")
     if named is not None and _SESSION_ID.fullmatch(named) is None:
@@ -78,7 +92,8 @@ async def _search(store: SearchStore, reader: Reader, arguments: dict[str, Any])
     if query:
         within = None if named is None else SessionId(named)
         hits = await store.discover(reader, query, within, min(arguments.get("limit", DEFAULT_HITS), MAX_HITS))
-        return _shown("discover", {"query": query, "hits": [_hit(hit, reader, query) for hit in hits]})
+        told = await recollect(store, auxiliary, reader, hits=hits, query=query) if hits and arguments.get("summarize") else []
+        return _found(reader, query, hits, told)
     if named is not None:
         return await _read(store, reader, SessionId(named), around)
     if around is not None:
@@ -99,6 +114,20 @@ async def _read(store: SearchStore, reader: Reader, session_id: SessionId, aroun
     if excerpt.total > len(shown):
         result["note"] = "Not all messages are shown: give around, the seq of a message, to read on there."
     return _shown("read", result)
+
+
+def _found(reader: Reader, query: str, hits: Sequence[SearchHit], told: Sequence[Said]) -> ToolOutcome:
+    """What was found; ``told`` are the summaries of the first hits."""
+    shown = [_told(hit, reader, query, said) for hit, said in zip(hits, told, strict=False)]
+    shown += [_hit(hit, reader, query) for hit in hits[len(shown) :]]
+    outcome = _shown("discover", {"query": query, "hits": shown})
+    return msgspec.structs.replace(outcome, uses=tuple(use for said in told for use in said.uses))
+
+
+def _told(hit: SearchHit, reader: Reader, query: str, said: Said) -> dict[str, Any]:
+    if not said.text:
+        return {**_hit(hit, reader, query), "note": f"Not summarised: {said.fault}"}
+    return {**_session(hit.excerpt, reader), "seq": hit.seq, "hits_in_session": hit.hits, "summary": said.text[:MAX_SUMMARY]}
 
 
 def _hit(hit: SearchHit, reader: Reader, query: str) -> dict[str, Any]:

@@ -3,13 +3,19 @@ from typing import Any
 
 import pytest
 
+from app.domain.errors import ModelUnavailableError
 from app.domain.ids import MessageId, SessionId, TenantId, TurnId
 from app.domain.messages import Message, Role
+from app.domain.model import AttemptFailed, FailureReason, RouteUse
+from app.domain.tenants import Purpose
 from app.domain.tools import ToolContext, ToolOutcome
+from app.tools.builtin.recollection import MAX_SUMMARY, MAX_TOLD
 from app.tools.builtin.session_search import session_search_tool
 from app.tools.execution import ToolExecutor
 from app.tools.registry import ToolRegistry
+from tests.fakes.auxiliary import ScriptedClients, auxiliary_of
 from tests.fakes.clock import HandClock
+from tests.fakes.scripted_model import PRIMARY, USAGE, Script, ScriptedModel, reply
 from tests.fakes.search import InMemorySearch
 from tests.fakes.sessions import InMemorySessions
 from tests.fakes.tooling.builders import call_of
@@ -24,9 +30,11 @@ FOREIGN = SessionId("sess_" + "2" * 26)
 class Stage:
     """The tool in a session of ada, who has an earlier one."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: ScriptedModel | None = None) -> None:
         self.sessions = InMemorySessions(HandClock())
-        self.registry = ToolRegistry([session_search_tool(InMemorySearch(self.sessions))], ToolExecutor(10))
+        self.clients = ScriptedClients(model)
+        tool = session_search_tool(InMemorySearch(self.sessions), auxiliary_of(self.clients))
+        self.registry = ToolRegistry([tool], ToolExecutor(10))
 
     async def fill(self) -> None:
         for session_id, tenant in ((OWN, TENANT), (EARLIER, TENANT), (FOREIGN, TenantId("ten_2"))):
@@ -169,3 +177,112 @@ async def test_the_output_is_bounded(stage: Stage) -> None:
 async def test_a_very_high_place_is_harmless(stage: Stage) -> None:
     stage.say(EARLIER, "m1")
     assert [message["seq"] for message in (await stage.done(session_id=EARLIER, around=10**30))["messages"]] == [1]
+
+
+async def recalling(*scripts: Script) -> tuple[Stage, ScriptedModel]:
+    """A stage with a model that tells what was found."""
+    model = ScriptedModel(*scripts)
+    stage = Stage(model)
+    await stage.fill()
+    return stage, model
+
+
+ASKED: dict[str, Any] = {"query": "whale", "summarize": True}
+USE = RouteUse(route=PRIMARY, attempts=1, usage=USAGE)
+
+
+async def test_what_was_found_is_told_by_the_chain_for_it() -> None:
+    stage, model = await recalling([[reply("They call it Moby.")]])
+    stage.say(EARLIER, "What do we call the whale?", "Moby, said Ada.", "good")
+    outcome = await stage.call(**ASKED)
+    (hit,) = json.loads(outcome.output)["hits"]
+    assert hit["summary"] == "They call it Moby."
+    assert (hit["session_id"], hit["seq"], hit["messages_in_session"]) == (EARLIER, 1, 3)
+    assert "messages" not in hit
+    assert outcome.uses == (USE,)
+    assert stage.clients.asked == [Purpose.SESSION_SEARCH]
+    (request,) = model.requests
+    text = str(request.messages[0].content)
+    assert text.startswith("Searched for: whale\n")
+    assert "user: What do we call the whale?\nassistant: Moby, said Ada.\nuser: good" in text
+    assert request.tools == ()
+
+
+async def test_without_a_word_of_it_no_model_is_asked() -> None:
+    stage, model = await recalling()
+    stage.say(EARLIER, "the whale")
+    (hit,) = (await stage.done(query="whale"))["hits"]
+    assert "messages" in hit
+    await stage.done(query="unicorn", summarize=True)
+    await stage.done(session_id=EARLIER, summarize=True)
+    assert model.requests == []
+
+
+GONE = AttemptFailed(
+    attempt=1,
+    route=PRIMARY,
+    reason=FailureReason.SERVER_ERROR,
+    status=500,
+    message="It broke.",
+    text_shown=False,
+    next_route=None,
+    delay_s=0,
+)
+FAULTS: dict[str, tuple[Script, str, tuple[RouteUse, ...]]] = {
+    "an error": ([ModelUnavailableError(FailureReason.OVERLOADED, "Busy.")], "Not summarised: Busy.", ()),
+    "failed attempts": (
+        [[GONE], ModelUnavailableError(FailureReason.SERVER_ERROR, "It broke.")],
+        "Not summarised: It broke.",
+        (RouteUse(route=PRIMARY, attempts=1, failed=1),),
+    ),
+    "nothing": ([[reply(" ")]], "Not summarised: The model gave no answer.", (USE,)),
+}
+
+
+@pytest.mark.parametrize(("script", "note", "uses"), FAULTS.values(), ids=FAULTS)
+async def test_what_no_model_tells_is_shown(script: Script, note: str, uses: tuple[RouteUse, ...]) -> None:
+    stage, _ = await recalling(script)
+    stage.say(EARLIER, "the whale")
+    outcome = await stage.call(**ASKED)
+    assert not outcome.is_error
+    (hit,) = json.loads(outcome.output)["hits"]
+    assert hit["note"] == note
+    assert hit["messages"][0]["text"] == "the whale"
+    assert outcome.uses == uses
+
+
+async def test_a_tenant_without_a_chain_is_shown_what_was_found(stage: Stage) -> None:
+    stage.say(EARLIER, "the whale")
+    (hit,) = (await stage.done(**ASKED))["hits"]
+    assert hit["note"] == "Not summarised: This tenant has no chat chain."
+    assert hit["messages"]
+
+
+async def test_only_the_first_hits_are_told_and_a_summary_is_bounded() -> None:
+    stage, model = await recalling(*[[[reply("s" * 9_000)]]] * MAX_TOLD)
+    stage.say(EARLIER, *(f"whale {number}" for number in range(8)))
+    hits = (await stage.done(**ASKED, session_id=EARLIER, limit=7))["hits"]
+    assert ["summary" in hit for hit in hits] == [True] * MAX_TOLD + [False] * 2
+    assert {len(hit["summary"]) for hit in hits[:MAX_TOLD]} == {MAX_SUMMARY}
+    assert len(model.requests) == MAX_TOLD
+
+
+async def test_a_long_conversation_is_read_about_the_place_that_was_found() -> None:
+    stage, model = await recalling([[reply("Told.")]])
+    stage.say(
+        EARLIER, *(f"<{number}> " + "é" * 3_000 for number in range(30)), "the whale " + "w" * 50_000, *("x" * 3_000 for _ in range(30))
+    )
+    await stage.done(**ASKED)
+    text = str(model.requests[0].messages[0].content)
+    assert len(text.encode()) < 33_000
+    assert "the whale www" in text
+    assert "<29> é" in text
+    assert "<10>" not in text
+
+
+async def test_a_search_that_is_told_tells_nothing_of_others() -> None:
+    stage, model = await recalling([[reply("Told.")]])
+    stage.say(FOREIGN, "a foreign whale")
+    stage.say(EARLIER, "the whale")
+    assert len((await stage.done(**ASKED))["hits"]) == 1
+    assert "foreign" not in str(model.requests[0].messages)
