@@ -15,6 +15,7 @@ from app.agent.facts import budget_warning
 from app.agent.guardrails import Answered, Halt
 from app.agent.pausing import Waits
 from app.context import tokens
+from app.context.render import cap_result
 from app.domain.conversation_events import GuardrailHalt, GuardrailWarning
 from app.domain.events import Fact
 from app.domain.guardrails import GuardrailThresholds, ToolTraits, digest_of
@@ -31,12 +32,16 @@ _INVALID_TEXT = "I stopped here: the tools were called wrongly again and again, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What a turn's tool calls are judged by. ``offered`` are the names of the tools that the model was shown."""
+    """What a turn's tool calls are judged by.
+
+    ``offered`` are the names of the tools that the model was shown; ``window`` is that of the model, in tokens: results are cut to it.
+    """
 
     thresholds: GuardrailThresholds
     hard_stop: bool
     traits: Mapping[str, ToolTraits]
     offered: frozenset[str]
+    window: int
     waits: Waits = field(default_factory=Waits)
 
 
@@ -138,8 +143,8 @@ class Batch:
         notes = {index: warning.message for index, warning in verdict.warnings.items()}
         if verdict.halt is not None or given_up:
             return _halted(state, verdict.halt, notes=notes, events=events)
-        results = [result_message(one) for one in ordered]
-        state, step = machine.after_tools(state, budget, result_tokens=tokens.estimate("", results, tools_bytes=0))
+        shown = [Message(role=Role.TOOL, content=cap_result(one.outcome.output, rules.window)) for one in ordered]
+        state, step = machine.after_tools(state, budget, result_tokens=tokens.estimate("", shown, tools_bytes=0))
         told = step.told
         if told is not None:
             events = (*events, budget_warning(told, state, budget))

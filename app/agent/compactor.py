@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from app.agent import budget as budgets
 from app.agent import machine
 from app.agent.conversation import Conversation
 from app.agent.facts import LoopFact, Record
@@ -19,7 +20,8 @@ from app.agent.run import Run
 from app.context import compaction, prompt, summary, tokens
 from app.context.acceptance import Accepted, Rejected, accept
 from app.context.carry import flush_request, is_todo_note, todo_note
-from app.context.cut import Cut
+from app.context.compaction import Sizing
+from app.context.cut import Cut, Scale
 from app.context.render import row_tokens
 from app.domain.compaction import CompactionReason, CompactionResult, ResultClip, Room, Thresholds
 from app.domain.conversation_events import CompactionCompleted, CompactionFailed, CompactionStarted
@@ -116,6 +118,9 @@ class Compactor:
             conversation.fruitless(reason)
             run.uncompacted = Completed(reason=CompletedReason.NOTHING_TO_COMPACT, output=conversation.summary)
             return
+        if not self._is_affordable(run, cut, sizing):
+            run.uncompacted = Completed(reason=CompletedReason.BUDGET_EXHAUSTED, output=conversation.summary)
+            return
         before = conversation.size()
         started = CompactionStarted(reason=reason, tokens_before=before)
         yield Record(events=(started,), messages=(), state=run.state)
@@ -131,6 +136,17 @@ class Compactor:
             yield Record(events=(failed,), messages=(), state=run.state, context=conversation.changed())
             return
         yield await self._changed(run, _Change(reason=reason, cut=cut, before=before, summary=text, memory=memory, spent=spent))
+
+    def _is_affordable(self, run: Run, cut: Cut, sizing: Sizing) -> bool:
+        """Whether what is left of the turn's budget pays for the calls of a compaction and for one behind it.
+
+        Where it does not, what has to be shorter is cut hard, which costs nothing.
+        """
+        able = self._parts.summariser.room
+        calls = 1 if _memory_tool(run.tools) is None else 2
+        keep = Scale(view=sizing.view, ratio=sizing.ratio).tokens(cut.keep)
+        behind = sizing.fixed_tokens + keep + summary.longest_summary(sizing.room)
+        return budgets.affords(run.state, run.budget, calls * (run.conversation.size() + able.output_tokens) + behind)
 
     async def _changed(self, run: Run, change: "_Change") -> Record:
         """The fact of a compaction, with everything that it changes."""

@@ -72,7 +72,11 @@ class Conversation:
         return mark is None or mark.tokens < _UNCALIBRATED_TOKENS or mark.ratio == 1.0
 
     def count_reply(self, reply: ModelReply, *, estimated: int, up_to_seq: int, thresholds: Thresholds) -> None:
-        """Take note of what the provider counted for a request and its reply, which becomes the row ``up_to_seq``."""
+        """Take note of what the provider counted for a request and its reply, which becomes the row ``up_to_seq``.
+
+        Where it counted nothing, the estimate says whether compactions help.
+        """
+        sent = reply.usage.input_tokens or self.size()
         mark = compaction.new_mark(
             reply.usage,
             estimated=estimated,
@@ -83,7 +87,7 @@ class Conversation:
         )
         if mark is not None:
             mark = msgspec.structs.replace(mark, fixed=self._fixed())
-        fruitless = compaction.fitted(self.state.fruitless, reply.usage.input_tokens, self.room, thresholds)
+        fruitless = compaction.fitted(self.state.fruitless, sent, self.room, thresholds)
         self.state = msgspec.structs.replace(self.state, mark=mark, fruitless=fruitless)
 
     def refused(self, window: int | None) -> Room:

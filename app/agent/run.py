@@ -92,6 +92,7 @@ class Run:
             hard_stop=thresholds.stops(background=request.background),
             traits=traits,
             offered=frozenset(spec.name for spec in self.tools),
+            window=room.window,
             waits=Waits(allowed=request.may_wait, client=self.client.names, own=self.client.enabled(own), traits=traits),
         )
         self.context = ToolContext(

@@ -18,7 +18,8 @@ _CREATED_AT_MS = cast(extract("epoch", summaries.c.created_at) * 1000, BigIntege
 _PRUNE = text("""
 WITH gone AS (
     DELETE FROM messages WHERE (session_id, seq) IN (
-        SELECT session_id, seq FROM messages WHERE archived AND created_at < clock_timestamp() - make_interval(secs => :age_s)
+        SELECT session_id, seq FROM messages m WHERE archived AND created_at < clock_timestamp() - make_interval(secs => :age_s)
+          AND NOT EXISTS (SELECT 1 FROM messages p WHERE p.session_id = m.session_id AND p.seq = m.seq - 1 AND p.note AND NOT p.archived)
         ORDER BY created_at LIMIT 1000 FOR UPDATE SKIP LOCKED)
     RETURNING 1
 ), replaced AS (

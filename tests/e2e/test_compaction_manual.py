@@ -107,6 +107,18 @@ async def test_a_summary_that_cannot_be_had_fails_the_turn_alone(stage: Stage) -
         assert answer.status_code == 200, "the third one is the simulator's own words"
 
 
+async def test_a_turn_s_budget_holds_for_summaries_too(stage: Stage) -> None:
+    async with compacting(stage, window=16_000, max_tokens_per_turn=4_000) as client:
+        session = await client.session(toolsets=[])
+        await grown(client, session, turns=11)
+        before = await client.messages(session, view="context")
+        frames = await compact(client, session)
+        assert types(frames) == ["turn.started", "turn.completed"]
+        assert (frames[-1].data["reason"], frames[-1].data["output"]) == ("budget_exhausted", "")
+        assert len(stage.backup.requests) == 0
+        await unchanged(client, session, before)
+
+
 async def test_it_takes_the_sessions_slot(stage: Stage) -> None:
     stage.backup.play(f"{says(SUMMARY)} first_ms=400", says(OTHER))
     async with compacting(stage) as client:

@@ -104,5 +104,21 @@ async def test_pruning_deletes_what_is_archived_or_replaced_and_old(database: Da
     assert [row.id for row in await database.fetch(select(summaries.c.id).order_by(summaries.c.id))] == ["sum_2", "sum_3"]
 
 
+async def test_an_answer_that_stands_in_the_transcript_for_its_parts_goes_with_them(database: Database, session_id: SessionId) -> None:
+    body = encode_message(Message(role=Role.ASSISTANT, content="whale"))
+    for seq, note, archived in ((1, False, False), (2, True, False), (3, False, True), (4, False, True)):
+        row = {"session_id": session_id, "seq": seq, "id": f"msg_{seq}", "note": note, "archived": archived, "body": body}
+        await database.fetch(insert(messages).values(row))
+    await age(database, "messages", "true", 90)
+    archive = ArchiveRepository(database)
+    left = select(messages.c.seq).order_by(messages.c.seq)
+
+    await archive.prune(60.0)
+    assert [row.seq for row in await database.fetch(left)] == [1, 2, 3], "the model is still shown its last part"
+    await database.fetch(text("UPDATE messages SET archived = true WHERE seq = 2"))
+    await archive.prune(60.0)
+    assert [row.seq for row in await database.fetch(left)] == [1]
+
+
 async def age(database: Database, table: str, which: str, seconds: int) -> None:
     await database.fetch(text(f"UPDATE {table} SET created_at = created_at - make_interval(secs => {seconds}) WHERE {which}"))

@@ -17,6 +17,7 @@ from app.agent.loop import AgentLoop
 from app.agent.run import LoopParts
 from app.clock import SystemClock
 from app.context import history
+from app.context.render import View, shown
 from app.domain.compaction import Room
 from app.domain.errors import ModelError
 from app.domain.events import Fact
@@ -224,7 +225,9 @@ class Played:
     def following(self) -> ModelRequest:
         """The first request of the next turn, in its messages; an end without an answer is closed as the runner does it."""
         note = None if self.end.forget else history.closing_note(self.end.outcome, keep_text=False)
-        closed = (*self.context, *([] if note is None else [note]), Message(role=Role.USER, content="And now?"))
+        view = View(self.model.room.window)
+        context = [shown(row, view) for row in self.rows if not row.archived]
+        closed = (*context, *([] if note is None else [note]), Message(role=Role.USER, content="And now?"))
         options = msgspec.structs.replace(self.model.requests[-1].options, tool_choice=None) if self.model.requests else NO_OPTIONS
         last = self.model.requests[-1] if self.model.requests else ModelRequest(system="", messages=(), tools=SPECS, first_attempt=1)
         return msgspec.structs.replace(last, messages=history.repair(closed), options=options)
@@ -276,6 +279,7 @@ class Scene:
     bench: Workbench = field(default_factory=Workbench)
     summariser: ModelClient | None = None
     allowance: DayAllowance | None = None
+    room: Room = ROOM
 
     def begin(self, model: TalkingModel) -> AsyncGenerator[LoopFact, None]:
         """The turn's facts."""
@@ -320,7 +324,7 @@ class Scene:
 
     async def play(self, *said: Said) -> Played:
         """Play it to its end and check what must always hold."""
-        model = TalkingModel(*said)
+        model = TalkingModel(*said, room=self.room)
         facts = [fact async for fact in self.begin(model)]
         played = Played(model=model, facts=facts, before=opening())
         played.check()

@@ -4,6 +4,7 @@ import pytest
 from typing_extensions import override
 
 from app.agent.budget import MIN_OUTPUT, Budget, DayAllowance, affords, is_used_up, output_limit, pressure
+from app.domain.compaction import Room
 from app.domain.conversation_events import BudgetWarning
 from app.domain.errors import ContextOverflowError, ModelError, ModelUnavailableError
 from app.domain.events import IterationStarted, MessageCompleted
@@ -182,6 +183,13 @@ async def test_a_giant_result_is_not_paid_for_twice() -> None:
     assert tokens_of(played) == 80
     assert isinstance(played.end.outcome, Completed)
     assert played.end.outcome.output.startswith("So far.\n\n[The budget of this turn (1 of 90 iterations, 80 of 2000 tokens) ")
+
+
+async def test_a_giant_result_costs_what_the_model_is_shown_of_it() -> None:
+    scene = Scene(max_tokens=20_000, room=Room(window=8_000, output_tokens=400), bench=Workbench(lambda _: "x" * 90_000))
+    played = await scene.play(asks("save"), says("Done.", used=(1_400, 5)))
+    assert played.end.outcome == Completed(reason=CompletedReason.ANSWER, output="Done.")
+    assert [request.options.tool_choice for request in played.model.requests] == [None, None], "the second was not the closing call"
 
 
 async def test_a_budget_that_cannot_pay_the_first_call_ends_without_one() -> None:

@@ -85,12 +85,12 @@ class Stores(TodoStore, MemoryStore):
         return True
 
 
-def a_run(messages: Sequence[Message], clock: HandClock, kept: Kept | None = None) -> Run:
+def a_run(messages: Sequence[Message], clock: HandClock, kept: Kept | None = None, *, max_tokens: int | None = None) -> Run:
     rows = stored(messages)
     turn = OpenTurn(
         fence=Fence(turn_id=TurnId("turn_1"), session_id=SessionId("sess_1"), owner=ReplicaId("rep_1"), generation=1),
         tenant_id=TenantId("ten_1"),
-        request=TurnRequest(input="go"),
+        request=TurnRequest(input="go", max_tokens=max_tokens),
         state=MachineState(),
         last_seq=2,
         next_message_seq=len(rows) + 1,
@@ -369,3 +369,17 @@ async def test_a_refusal_that_one_row_left_for_is_answered() -> None:
     assert [type(event) for fact in facts if isinstance(fact, Record) for event in fact.events] == [CompactionStarted, CompactionCompleted]
     assert "Boil" in notes_of(run)[0]
     assert not run.does_not_fit
+
+
+@pytest.mark.parametrize(("max_tokens", "summary"), [(4_300, None), (6_000, TEXT)], ids=["too little", "enough"])
+async def test_a_budget_that_cannot_pay_for_a_summary_asks_for_none(max_tokens: int, summary: str | None) -> None:
+    """A summary reads about 3,400 tokens, may have 1,000, and the next call follows it; a hard cut costs nothing."""
+    clock = HandClock()
+    summariser = wide([[reply(TEXT)]])
+    run = a_run(full(), clock, max_tokens=max_tokens)
+    *_, completed = await facts_of(compactor(summariser, clock), run)
+    assert completed.compaction is not None
+    assert completed.compaction.result.summary == summary
+    assert len(summariser.requests) == (summary is not None)
+    assert run.conversation.size() <= ROOM.most
+    assert run.conversation.state.fruitless.failures == 0

@@ -92,6 +92,16 @@ def test_the_latch_opens_below_the_threshold_that_was_to_be_reached() -> None:
     assert talk.state.fruitless == Fruitless()
 
 
+def test_where_nothing_is_counted_the_estimate_keeps_the_latch() -> None:
+    talk = conversation(Kept(context=ContextState(fruitless=Fruitless(count=2))))
+    size = talk.size()
+    above, below = Thresholds(gateway=(size - 1) / ROOM.window), Thresholds(gateway=(size + 1) / ROOM.window)
+    talk.count_reply(reply(0), estimated=0, up_to_seq=4, thresholds=above)
+    assert talk.state.fruitless.latched
+    talk.count_reply(reply(0), estimated=0, up_to_seq=4, thresholds=below)
+    assert not talk.state.fruitless.latched
+
+
 def test_a_refusal_makes_the_window_smaller_and_the_estimate_larger() -> None:
     talk = conversation()
     assert talk.refused(4_000) == Room(4_000, 800)
