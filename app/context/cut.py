@@ -84,6 +84,7 @@ def cut_places(rows: Sequence[StoredMessage]) -> list[int]:
     """Every index before which ``rows`` may be cut: 0, and those that part no call from its results. The end is none of them.
 
     Calls at the end that nobody has spoken after (notes aside) may still be answered, by a turn's client: they stay with what follows.
+    A part of an answer stays with the prompt to go on with it.
     """
     asked: dict[str, int] = {}
     reach = list(range(len(rows)))
@@ -93,6 +94,8 @@ def cut_places(rows: Sequence[StoredMessage]) -> list[int]:
         call_id = row.message.tool_call_id
         if _is_result(row) and call_id in asked:
             reach[asked[call_id]] = place
+        if _goes_on(rows, place):
+            reach[place] = place + 1
     waiting = _waiting(rows)
     if waiting is not None:
         reach[waiting] = len(rows) - 1
@@ -145,6 +148,12 @@ def _without(rows: Sequence[StoredMessage], keep: Sequence[StoredMessage]) -> tu
 
 def _clip_before(rows: Sequence[StoredMessage], start: int, max_bytes: int) -> ResultClip | None:
     return ResultClip(rows[start - 1].seq, max_bytes) if start else None
+
+
+def _goes_on(rows: Sequence[StoredMessage], place: int) -> bool:
+    """Whether it is a part of an answer that was cut, with the prompt to go on behind it."""
+    pair = [(row.message.kind, row.message.role) for row in rows[place : place + 2]]
+    return pair == [(MessageKind.NOTE, Role.ASSISTANT), (MessageKind.NOTE, Role.USER)]
 
 
 def _waiting(rows: Sequence[StoredMessage]) -> int | None:

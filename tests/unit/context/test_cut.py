@@ -6,7 +6,7 @@ from app.context.cut import Cut, Scale, cut_places, newest_user, plan, trim
 from app.context.history import repair
 from app.context.render import PRUNED_BYTES, View, render
 from app.domain.compaction import ResultClip
-from app.domain.messages import Message, Role, StoredMessage
+from app.domain.messages import Message, MessageKind, Role, StoredMessage
 from app.domain.tools import INTERRUPTED_OUTPUT
 from tests.unit.context.rows import WIDE, anything, asked, counted, note, problems, result, rounds, said, seqs, stored, user
 
@@ -66,11 +66,22 @@ def test_an_unanswered_call_at_the_end_is_kept_and_answered_as_interrupted() -> 
     assert problems(asked(cut.keep)) == []
 
 
+def test_a_part_of_an_answer_is_kept_for_going_on_with_it() -> None:
+    rows = stored([user("u"), *rounds(6), part("p" * 4_000), note("Go on.")])
+    cut = plan(rows, 100, SCALE)
+    assert cut is not None
+    assert seqs(cut.keep) == [1, 14, 15]
+
+
 def test_rows_that_are_broken_already_are_healed() -> None:
     rows = stored([user("u"), result("lost"), said("", "1"), *rounds(3), result("call_0"), user("v"), said("", "2"), user("w")])
     for keep in range(0, 60, 2):
         cut = plan(rows, keep, SCALE)
         assert cut is None or problems(asked(cut.keep)) == []
+
+
+def part(text: str) -> Message:
+    return Message(role=Role.ASSISTANT, content=text, kind=MessageKind.NOTE)
 
 
 PLACES: dict[str, tuple[list[Message], list[int]]] = {
@@ -84,6 +95,8 @@ PLACES: dict[str, tuple[list[Message], list[int]]] = {
     "an unanswered call": ([said("", "1"), user("a")], [0, 1]),
     "a call that waits": ([user("a"), said("", "1"), note("n"), note("m")], [0, 1]),
     "one of two calls that waits": ([user("a"), said("", "1", "2"), note("n"), result("1"), note("m")], [0, 1]),
+    "parts of an answer": ([user("a"), part("b"), note("go on"), part("c"), note("go on")], [0, 1, 3]),
+    "a note without a prompt": ([user("a"), part("b"), user("c")], [0, 1, 2]),
     "a call that is answered": ([said("", "1"), result("1"), note("n")], [0, 2]),
 }
 
