@@ -15,7 +15,8 @@ import msgspec
 from app.agent import budget as budgets
 from app.agent import machine
 from app.agent.conversation import Conversation
-from app.agent.facts import LoopFact, Record
+from app.agent.facts import LoopFact, Record, Show
+from app.agent.model_call import ModelCall
 from app.agent.run import Run
 from app.context import compaction, prompt, summary, tokens
 from app.context.acceptance import Accepted, Rejected, accept
@@ -28,7 +29,7 @@ from app.domain.conversation_events import CompactionCompleted, CompactionFailed
 from app.domain.errors import ContextOverflowError, ModelError, UnavailableError
 from app.domain.ids import make_id
 from app.domain.messages import Message, ToolSpec
-from app.domain.model import AttemptFailed, ModelReply, ModelRequest, Usage
+from app.domain.model import ModelReply, ModelRequest, Usage
 from app.domain.turns import Compaction, Completed, CompletedReason, Failed, FailedReason, MachineState
 from app.ports import Clock, MemoryStore, ModelClient, TodoStore
 
@@ -284,12 +285,10 @@ class Compactor:
     async def _ask(self, run: Run, model: ModelClient, request: ModelRequest) -> ModelReply:
         """One auxiliary call: its text is shown to nobody, its use is the turn's. Raises NoSummaryError."""
         try:
-            reply = await _answer(run, model, request)
+            return await _answer(run, model, request)
         except ModelError as error:
             window = error.window if isinstance(error, ContextOverflowError) else None
             raise NoSummaryError(error.detail, window=window) from error
-        run.state = machine.count_auxiliary(run.state, reply)
-        return reply
 
     async def _flush(self, run: Run, cut: Cut) -> str:
         """Let the model write durable facts of what leaves to its memory. Its failure is told and stops nothing."""
@@ -360,17 +359,19 @@ def _sized(run: Run, result: CompactionResult) -> CompactionResult:
 
 
 async def _answer(run: Run, model: ModelClient, request: ModelRequest) -> ModelReply:
-    """The reply of a call whose deltas nobody sees. Raises ModelError."""
-    reply: ModelReply | None = None
-    async with aclosing(model.stream(request)) as batches:
-        async for batch in batches:
-            for failed in (chunk for chunk in batch if isinstance(chunk, AttemptFailed)):
-                run.state = machine.count_auxiliary_failure(run.state, failed)
-            if isinstance(batch[-1], ModelReply):
-                reply = batch[-1]
-    if reply is None:
+    """The reply of a call whose deltas nobody sees; what it used is counted, that of an interrupted attempt too. Raises ModelError."""
+    call, chars = ModelCall(model, request, run.state), 0
+    try:
+        async with aclosing(call):
+            while (fact := await call.next()) is not None:
+                chars = chars + sum(len(delta.text) for delta in fact.deltas) if isinstance(fact, Show) else 0
+    finally:
+        run.state = machine.count_auxiliary(run.state, call.interrupted_state(chars))
+    if call.failure is not None:
+        raise call.failure
+    if call.reply is None:
         raise RuntimeError("a model stream ended without its reply")
-    return reply
+    return call.reply
 
 
 def _content_tokens(run: Run, cut: Cut) -> int:

@@ -19,7 +19,17 @@ from app.domain.events import (
     ToolStarted,
 )
 from app.domain.messages import StoredMessage, ToolCall, content_text
-from app.domain.model import AttemptFailed, Delta, MessageDelta, ModelChunk, ModelReply, ReasoningDelta, RouteRef, Throttled
+from app.domain.model import (
+    AttemptAccepted,
+    AttemptFailed,
+    Delta,
+    MessageDelta,
+    ModelChunk,
+    ModelReply,
+    ReasoningDelta,
+    RouteRef,
+    Throttled,
+)
 from app.domain.tools import FinishedCall
 from app.domain.turns import Compaction, MachineState, Outcome, PressureLevel
 
@@ -78,16 +88,15 @@ class Arrivals:
     facts: list[LoopFact]
     state: MachineState
     reply: ModelReply | None
-    next_route: RouteRef | None = None
-    """The route that is asked after a failed attempt."""
+    open_route: RouteRef | None
+    """Of the attempt that was accepted and is not over."""
 
     @classmethod
-    def of(cls, batch: Sequence[ModelChunk], state: MachineState) -> "Arrivals":
-        """Deltas of a batch stay together, failed attempts stand between them as records."""
+    def of(cls, batch: Sequence[ModelChunk], state: MachineState, open_route: RouteRef | None = None) -> "Arrivals":
+        """Deltas of a batch stay together, failed attempts stand between them as records. ``open_route``: as before the batch."""
         facts: list[LoopFact] = []
         deltas: list[Delta] = []
         reply: ModelReply | None = None
-        next_route: RouteRef | None = None
         for chunk in batch:
             if isinstance(chunk, MessageDelta | ReasoningDelta):
                 deltas.append(chunk)
@@ -96,16 +105,18 @@ class Arrivals:
                 facts.append(Show(deltas))
                 deltas = []
             if isinstance(chunk, ModelReply):
-                reply = chunk
+                reply, open_route = chunk, None
+            elif isinstance(chunk, AttemptAccepted):
+                open_route = chunk.route
             elif isinstance(chunk, Throttled):
                 facts.append(Record(events=(_throttled(chunk),), messages=(), state=state))
             else:
                 state = machine.count_failure(state, chunk)
-                next_route = chunk.next_route
+                open_route = None
                 facts.append(Record(events=_attempt_events(chunk), messages=(), state=state))
         if deltas:
             facts.append(Show(deltas))
-        return cls(facts=facts, state=state, reply=reply, next_route=next_route)
+        return cls(facts=facts, state=state, reply=reply, open_route=open_route)
 
 
 def _throttled(chunk: Throttled) -> ProviderThrottled:

@@ -55,10 +55,9 @@ class AgentLoop:
 
         The open attempt counts by estimate, when it has shown ``shown_chars`` characters.
         """
-        state, call = None if self._run is None else self._run.state, self._call
-        if call is None or not shown_chars or call.reply is not None:
-            return state
-        return machine.count_interrupted(call.state, call.use_so_far(shown_chars))
+        if self._call is not None:
+            return self._call.interrupted_state(shown_chars)
+        return None if self._run is None else self._run.state
 
     def run(self, turn: OpenTurn, working_set: Sequence[StoredMessage]) -> AsyncGenerator[LoopFact, None]:
         """Yield the turn's facts, its End or a Pause as the last. ``working_set``: the session's messages, the turn's input included."""

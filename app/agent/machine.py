@@ -109,15 +109,9 @@ def count_interrupted(state: MachineState, use: RouteUse) -> MachineState:
     return _charge(msgspec.structs.replace(state, attempts=state.attempts + 1, route=use.route), use)
 
 
-def count_auxiliary(state: MachineState, reply: ModelReply) -> MachineState:
-    """Add a call that was made for the turn beside its own, such as one for a summary. It stands in for none of them."""
-    counted = count_reply(state, reply)
-    return msgspec.structs.replace(counted, route=state.route, last_call_tokens=state.last_call_tokens)
-
-
-def count_auxiliary_failure(state: MachineState, failed: AttemptFailed) -> MachineState:
-    """Add a failed attempt of such a call."""
-    return msgspec.structs.replace(count_failure(state, failed), route=state.route)
+def count_auxiliary(before: MachineState, after: MachineState) -> MachineState:
+    """Take over what a call used that was made for the turn beside its own, such as one for a summary. It stands in for none of them."""
+    return msgspec.structs.replace(after, route=before.route, last_call_tokens=before.last_call_tokens)
 
 
 def count_children(state: MachineState, used: ChildrenUse) -> MachineState:

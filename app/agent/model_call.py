@@ -2,9 +2,10 @@
 
 from collections import deque
 
+from app.agent import machine
 from app.agent.facts import Arrivals, LoopFact
 from app.domain.errors import ModelError
-from app.domain.model import ModelReply, ModelRequest, RouteUse, estimated_usage
+from app.domain.model import ModelReply, ModelRequest, RouteRef, RouteUse, estimated_usage
 from app.domain.turns import MachineState
 from app.ports import ModelClient
 
@@ -19,7 +20,7 @@ class ModelCall:
         self._batches = model.stream(request)
         self._facts: deque[LoopFact] = deque()
         self._model = model
-        self._route = model.primary
+        self._open_route: RouteRef | None = None
         self._input_tokens = request.input_tokens
         self.state = state
         self.reply: ModelReply | None = None
@@ -35,16 +36,20 @@ class ModelCall:
                 return None
             if batch is None:
                 return None
-            arrivals = Arrivals.of(batch, self.state)
-            self.state, self.reply = arrivals.state, arrivals.reply
-            self._route = arrivals.next_route or self._route
+            arrivals = Arrivals.of(batch, self.state, self._open_route)
+            self.state, self.reply, self._open_route = arrivals.state, arrivals.reply, arrivals.open_route
             self._facts.extend(arrivals.facts)
         return self._facts.popleft()
 
-    def use_so_far(self, shown_chars: int) -> RouteUse:
-        """What the open attempt has used, by estimate, when it has shown ``shown_chars`` characters."""
+    def interrupted_state(self, shown_chars: int) -> MachineState:
+        """The state should the call end now: a reply counts, and by estimate what an open attempt used that showed ``shown_chars``."""
+        if self.reply is not None:
+            return machine.count_reply(self.state, self.reply)
+        if self._open_route is None:
+            return self.state
         usage = estimated_usage(self._input_tokens, shown_chars)
-        return RouteUse(route=self._route, attempts=1, usage=usage, cost_usd=self._model.cost_usd(self._route, usage))
+        cost_usd = self._model.cost_usd(self._open_route, usage)
+        return machine.count_interrupted(self.state, RouteUse(route=self._open_route, attempts=1, usage=usage, cost_usd=cost_usd))
 
     async def aclose(self) -> None:
         """Stop the call; closes the provider's socket."""

@@ -26,16 +26,25 @@ _END: Final = {"type": "http.response.body", "body": b"", "more_body": False}
 class LiveResponse(EventSourceResponse):
     """Streams ready bytes; the first leaves at once, a comment follows every ``heartbeat_s``.
 
-    Ends early when the client leaves or the server exits: the body is closed then, as at its end.
+    Ends early when the client leaves or the server exits: the body is closed then, as at its end. ``closing`` is called behind that, with
+    whether the body came to its end; also where it was never begun, whose own ``finally`` would not run.
     """
 
-    def __init__(self, body: AsyncGenerator[bytes, None], *, heartbeat_s: float, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        body: AsyncGenerator[bytes, None],
+        *,
+        heartbeat_s: float,
+        headers: Mapping[str, str],
+        closing: Callable[[bool], Awaitable[None]],
+    ) -> None:
         # Not the library's own: what that sets up (a lock, a shield, header objects) serves its own four tasks.
         self.status_code = 200
         self.background = None
         self.body_iterator = self._pieces = body
         self.raw_headers = [*_HEADERS, *((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items())]
         self._heartbeat_s = heartbeat_s
+        self._closing = closing
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,8 +61,11 @@ class LiveResponse(EventSourceResponse):
         finally:
             _exit.open.discard(stream)
             leaving.cancel()
-            stream.stop()
-            await self._pieces.aclose()
+            try:
+                await stream.stop()
+            finally:
+                await self._pieces.aclose()
+                await self._closing(stream.ended)
 
     async def _send_all(self, stream: "_Stream") -> None:
         send = stream.send
@@ -63,20 +75,23 @@ class LiveResponse(EventSourceResponse):
             stream.busy = True
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             stream.busy = False
-        stream.stop()
+        stream.ended = True
+        await stream.last_beat()
         await send(_END)
 
 
 class _Stream:
     """One response under way."""
 
-    __slots__ = ("_beat", "_heartbeat_s", "_loop", "_timer", "busy", "cut", "send", "until")
+    __slots__ = ("_beat", "_heartbeat_s", "_loop", "_timer", "busy", "cut", "ended", "send", "until")
 
     def __init__(self, send: Send, heartbeat_s: float) -> None:
         self.send = send
         self.busy = False
         """A piece is on its way out: no heartbeat is needed then, and none may come between."""
         self.cut = False
+        self.ended = False
+        """The body has come to its end."""
         self.until: asyncio.Timeout | None = None
         self._heartbeat_s = heartbeat_s
         self._loop = asyncio.get_running_loop()
@@ -93,8 +108,20 @@ class _Stream:
         """The next heartbeat."""
         self._timer = self._loop.call_later(self._heartbeat_s, self._beat_now)
 
-    def stop(self) -> None:
-        """No more heartbeats."""
+    async def last_beat(self) -> None:
+        """No more heartbeats; one that a slow client holds up goes first: none may come behind the end."""
+        self._end_timer()
+        if self._beat is not None:
+            await asyncio.wait((self._beat,))
+
+    async def stop(self) -> None:
+        """No more heartbeats, whatever became of the last one."""
+        self._end_timer()
+        if self._beat is not None:
+            self._beat.cancel()
+            await asyncio.gather(self._beat, return_exceptions=True)
+
+    def _end_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from functools import partial
 
 from sse_starlette import EventSourceResponse
 
@@ -36,17 +36,16 @@ def event_stream(
 
     ``left`` is called when the reader goes away before the end; it must not wait for anything.
     """
-    return LiveResponse(_body(frames, left), heartbeat_s=heartbeat_s, headers=headers)
+    return LiveResponse(_body(frames), heartbeat_s=heartbeat_s, headers=headers, closing=partial(_close, frames, left))
 
 
-async def _body(frames: AsyncGenerator[bytes, None], left: Callable[[], None] | None) -> AsyncGenerator[bytes, None]:
-    ended = False
-    try:
-        async with aclosing(frames):
-            yield _HELLO
-            async for frame in frames:
-                yield frame
-        ended = True
-    finally:
-        if left is not None and not ended:
-            left()
+async def _body(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    yield _HELLO
+    async for frame in frames:
+        yield frame
+
+
+async def _close(frames: AsyncGenerator[bytes, None], left: Callable[[], None] | None, ended: bool) -> None:
+    await frames.aclose()
+    if left is not None and not ended:
+        left()

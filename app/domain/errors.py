@@ -11,7 +11,7 @@
     ├── QuotaExceededError       a quota of the tenant is used up                   (violated)
     ├── UnavailableError         try again later: draining, full, storage away      (code, retry_after_s)
     ├── LeaseLostError           this replica no longer owns the turn
-    └── ModelError               a model call that cannot succeed                   (reason, attempts)
+    └── ModelError               a model call that cannot succeed                   (reason, window)
         ├── ContextOverflowError the request does not fit the model's window
         └── ModelUnavailableError no route of the chain answered
 
@@ -19,7 +19,7 @@ Not errors but values: a tool's failure, truncation, refusal, an interrupt, a us
 """
 
 from app.domain.ids import TurnId
-from app.domain.model import AttemptFailed, FailureReason
+from app.domain.model import FailureReason
 from app.domain.quotas import QuotaState
 
 
@@ -91,7 +91,7 @@ class LeaseLostError(GatewayError):
 
 
 class ModelError(GatewayError):
-    """A model call that cannot succeed. ``attempts`` lists every failed attempt in order; ``detail`` is safe to show.
+    """A model call that cannot succeed, for the reason of a failed attempt; ``detail`` is safe to show.
 
     ``retry_after_s``: when it may succeed, as far as a limit or a provider said; ``window``: tokens that the request has to fit into,
     where that is what is wrong and it is known.
@@ -101,7 +101,6 @@ class ModelError(GatewayError):
         self,
         reason: FailureReason,
         detail: str,
-        attempts: tuple[AttemptFailed, ...] = (),
         *,
         retry_after_s: float | None = None,
         window: int | None = None,
@@ -109,7 +108,6 @@ class ModelError(GatewayError):
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
-        self.attempts = attempts
         self.retry_after_s = retry_after_s
         self.window = window
 

@@ -178,11 +178,19 @@ class ReasoningDelta(msgspec.Struct, frozen=True):
 Delta: TypeAlias = MessageDelta | ReasoningDelta
 
 
+class AttemptAccepted(msgspec.Struct, frozen=True):
+    """The provider took the attempt's request: whatever becomes of it, it is paid for. Shown to nobody."""
+
+    attempt: int
+    route: RouteRef
+
+
 class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt failed. ``text_shown``: some of its deltas were yielded and are now void. ``message`` is safe to show.
 
     ``next_route`` is the route that is tried next (the same one for a repeat), ``None`` when no attempt follows or the choice is still
-    open; ``delay_s`` is the wait before it. ``usage`` and ``cost_usd`` are what it used all the same, as far as the provider said.
+    open; ``delay_s`` is the wait before it. ``usage`` and ``cost_usd`` are what it used all the same: as the provider said, else, where it
+    was accepted, by estimate.
     """
 
     attempt: int
@@ -236,4 +244,4 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
     """The route allows a larger output than this attempt was given."""
 
 
-ModelChunk: TypeAlias = Delta | AttemptFailed | Throttled | ModelReply
+ModelChunk: TypeAlias = Delta | AttemptAccepted | AttemptFailed | Throttled | ModelReply

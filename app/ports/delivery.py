@@ -9,8 +9,8 @@ from app.domain.delivery import Booked, Booking, Cooldown, CooldownReport, Limit
 class HealthStore(Protocol):
     """The health of model targets, shared by all replicas, on the database's clock. Holds rows only of what failed lately."""
 
-    async def read(self) -> list[Cooldown]:
-        """Everything that is cooling down or on probation."""
+    async def read(self, *, recent: bool = True) -> list[Cooldown]:
+        """Everything that is cooling down or on probation, the latest first; without its last failures unless ``recent``."""
 
     async def report(self, report: CooldownReport) -> Cooldown:
         """Add a failure. A running cool-down is never made shorter by it, but by a promise: the provider itself named that time."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from app.domain.delivery import Booked
 from app.domain.errors import ContextOverflowError, ModelError, ModelUnavailableError
-from app.domain.model import AttemptFailed, Delta, FailureReason, ModelRequest, Throttled
+from app.domain.model import FailureReason, ModelRequest, Throttled
 from app.providers.amend import Amendment, amend
 from app.providers.classify import Failure
 from app.providers.stream import Attempt
@@ -18,10 +18,11 @@ class Call:
     """What has happened so far in one model call."""
 
     __slots__ = (
+        "_tries",
+        "_window",
         "amended",
         "attempt",
         "backed_off_s",
-        "failed",
         "failures",
         "floor",
         "notices",
@@ -30,10 +31,8 @@ class Call:
         "probing",
         "request",
         "reserved",
-        "said",
         "shown",
         "targets",
-        "tries",
         "waited_s",
     )
 
@@ -41,8 +40,8 @@ class Call:
         self.request = request
         self.targets = targets
         self.number = request.first_attempt
-        self.tries = 0
-        """Attempts made on the present target."""
+        self._tries: dict[int, int] = {}
+        """Attempts made, by the target's place."""
         self.passed: set[int] = set()
         """Places in the chain that this call does not ask (again)."""
         self.probing: Target | None = None
@@ -54,16 +53,15 @@ class Call:
         """Between attempts on one target, where nobody named a time."""
         self.floor = 0
         """Tokens: a target with a smaller window than this would refuse the request as another one did."""
-        self.failed: list[AttemptFailed] = []
+        self._window: int | None = None
+        """Tokens: that of the first target that refused the request as too long."""
         self.failures: list[Failure] = []
-        """Of the same attempts."""
+        """Of the attempts so far."""
         self.notices: list[Throttled] = []
         """Routes left out, not told yet."""
         self.attempt: Attempt | None = None
         self.shown = False
         """Some of the present attempt's deltas were given out."""
-        self.said = 0
-        """Characters of them."""
         self.reserved: Booked | None = None
         """A place in the limits that no attempt has used yet."""
 
@@ -73,21 +71,33 @@ class Call:
         return [target for target in self.targets if target.place not in self.passed and self.fits(target) and self._is_large(target)]
 
     @property
-    def too_small(self) -> Target | None:
-        """A target that could only be asked if the request were smaller."""
-        return next((target for target in self.targets if target.place not in self.passed and not self.fits(target)), None)
+    def too_small(self) -> list[Target]:
+        """Targets that could only be asked if the request were smaller."""
+        return [target for target in self.targets if target.place not in self.passed and not self.fits(target)]
+
+    @property
+    def too_long(self) -> bool:
+        """Whether a target refused the request as too long."""
+        return self._window is not None
 
     def untried(self, present: Target) -> bool:
         """Whether there is another target that was not asked, be it one that takes only a smaller request."""
         return any(target is not present and target.place not in self.passed for target in self.targets)
 
-    def untried_fitting(self, present: Target) -> bool:
-        """Whether there is another target that was not asked and that is likely to take the request as it is."""
-        return any(target is not present for target in self.open_targets)
+    def tries_on(self, target: Target) -> int:
+        """Attempts made on ``target``."""
+        return self._tries.get(target.place, 0)
+
+    def count_try(self, target: Target) -> None:
+        """An attempt on ``target`` begins."""
+        self._tries[target.place] = self.tries_on(target) + 1
 
     def refused_as_too_long(self, target: Target, window: int | None) -> None:
         """``target`` did not take the request; ``window`` is the number of tokens that it named."""
-        self.floor = max(self.floor, min(window or target.route.context_window, target.route.context_window))
+        refused = min(window or target.route.context_window, target.route.context_window)
+        self.floor = max(self.floor, refused)
+        if self._window is None:
+            self._window = refused
 
     def _is_large(self, target: Target) -> bool:
         return target.route.context_window >= self.floor
@@ -102,12 +112,6 @@ class Call:
             return True
         return self.request.input_tokens + route.output_limit(self.request.options) <= route.context_window
 
-    def show(self, deltas: Sequence[Delta]) -> None:
-        """Deltas of the present attempt are given out."""
-        self.shown = True
-        for delta in deltas:
-            self.said += len(delta.text)
-
     def amend(self, amendment: Amendment) -> None:
         """Send the request differently from now on."""
         self.amended = (*self.amended, amendment)
@@ -116,7 +120,6 @@ class Call:
     def leave(self, target: Target) -> None:
         """The call does not come back to this target."""
         self.passed.add(target.place)
-        self.tries = 0
 
     def is_overflow(self, target: Target, reason: FailureReason) -> bool:
         """Whether a connection that died means that the request does not fit: it died before, and the request really fills the window.
@@ -132,10 +135,9 @@ class Call:
 
         Else of its failures the last one that may pass, else the last.
         """
-        attempts = tuple(self.failed)
         last = self.failures[-1]
         overflow = next((failure for failure in self.failures if failure.compact), None)
         if overflow is not None:
-            return ContextOverflowError(overflow.reason, overflow.message, attempts, window=overflow.window)
+            return ContextOverflowError(overflow.reason, overflow.message, window=self._window)
         telling = next((failure for failure in reversed(self.failures) if failure.retryable), last)
-        return ModelUnavailableError(telling.reason, telling.message, attempts, retry_after_s=telling.retry_after_s)
+        return ModelUnavailableError(telling.reason, telling.message, retry_after_s=telling.retry_after_s)

@@ -14,6 +14,7 @@ from app.domain.ids import TenantId
 from app.domain.messages import Replay
 from app.domain.model import (
     NO_OPTIONS,
+    AttemptAccepted,
     AttemptFailed,
     FailureReason,
     ModelChunk,
@@ -22,7 +23,6 @@ from app.domain.model import (
     RouteRef,
     Throttled,
     Usage,
-    estimated_usage,
 )
 from app.domain.tenants import Route
 from app.ports import Clock, ModelClient
@@ -118,8 +118,10 @@ class FallbackChain(ModelClient):
                     choice = await self._selection.next(call)
                     continue
                 attempt = await self._begin(choice, call)
+                if attempt.accepted:
+                    yield (AttemptAccepted(call.number, choice.target.ref),)
                 while deltas := await attempt.read():
-                    call.show(deltas)
+                    call.shown = True
                     yield deltas
                 attempt.close()
                 outcome = await self._settled(choice, attempt)
@@ -162,16 +164,15 @@ class FallbackChain(ModelClient):
         call.reserved = None
         if target is call.probing:
             call.probing = None  # it is being tried: its success or failure settles the matter
-        call.tries += 1
+        call.count_try(target)
         call.shown = False
-        call.said = 0
         layer.counters.attempts += 1
         attempt = Attempt(
             target.route,
             target.endpoint,
             target.mode.decoder(call.request, call.number),
             layer.rest_s,
-            filled=call.request.input_tokens / target.route.context_window,
+            filled=call.request.input_tokens / target.route.context_window if call.request.input_tokens else None,
         )
         call.attempt = attempt
         await attempt.open(layer.transport, target.mode.encode(target.route, call.request), layer.clock)
@@ -225,10 +226,9 @@ class FallbackChain(ModelClient):
         layer, usage, outcome = self._layer, attempt.usage, attempt.outcome
         if outcome is None:
             raise RuntimeError("an attempt ended without an outcome")
-        if choice.booking is not None:
-            refused = isinstance(outcome, Failure) and outcome.status is not None
-            if refused or usage != _NOTHING:
-                await layer.limiter.settle(choice.booking, usage.input_tokens + usage.output_tokens)
+        # Of what broke off nobody knows the whole: its booking stays as large as it was.
+        if choice.booking is not None and (attempt.counted or attempt.refused):
+            await layer.limiter.settle(choice.booking, usage.input_tokens + usage.output_tokens)
         headers = attempt.headers
         if headers is not None and (limits := read_limits(headers, layer.clock.now())) is not None:
             await layer.limiter.learn(choice.target.keys, limits)
@@ -252,13 +252,13 @@ class FallbackChain(ModelClient):
     def _situation(self, target: Target, call: Call, *, arrived: bool) -> Situation:
         route = target.route
         return Situation(
-            tries=call.tries,
+            tries=call.tries_on(target),
             max_attempts=route.max_attempts,
             patience_s=route.patience_s,
             longest_wait_s=self._layer.longest_wait_s - call.waited_s,
             others=self._selection.others(call, target),
             untried=call.untried(target),
-            fitting=call.untried_fitting(target),
+            fitting=self._selection.fitting(call, target),
             backed_off_s=call.backed_off_s,
             arrived=arrived,
             amended=call.amended,
@@ -292,7 +292,7 @@ class FallbackChain(ModelClient):
 
 def _record(call: Call, target: Target, step: Step, following: Choice | None) -> AttemptFailed:
     failure = call.failures[-1]
-    usage = _used(call, failure)
+    usage = _NOTHING if call.attempt is None else call.attempt.used(call.request.input_tokens)
     next_route, delay_s = None, 0.0
     if isinstance(step, Repeat):
         next_route, delay_s = target.ref, step.delay_s
@@ -310,19 +310,8 @@ def _record(call: Call, target: Target, step: Step, following: Choice | None) ->
         usage=usage,
         cost_usd=None if usage == _NOTHING else target.route.cost_usd(usage),
     )
-    call.failed.append(failed)
     call.number += 1
     return failed
-
-
-def _used(call: Call, failure: Failure) -> Usage:
-    """What a failed attempt used. Of one that was accepted and broke off before its usage came that is an estimate: it is paid for."""
-    attempt = call.attempt
-    if attempt is None:
-        return _NOTHING
-    if attempt.usage != _NOTHING or failure.status is not None or not call.said:
-        return attempt.usage
-    return estimated_usage(call.request.input_tokens, call.said)
 
 
 def _reply(target: Target, parts: ReplyParts, usage: Usage, call: Call) -> ModelReply:

@@ -33,7 +33,7 @@ from app.providers.overflow_words import (
     window_in,
 )
 from app.providers.redact import redact
-from app.providers.retry_after import body_wait_s, guessed_wait_s, header_wait_s, limits_wait_s, words_wait_s
+from app.providers.retry_after import MAX_ASKED_S, body_wait_s, guessed_wait_s, header_wait_s, limits_wait_s, words_wait_s
 from app.providers.traits import TRAITS
 
 _OK: Final = 200
@@ -71,6 +71,9 @@ _WORDLESS: Final = frozenset({400, 413})
 """Cerebras answers overflow by these without a body."""
 _PLAUSIBLE: Final = 0.5
 """Part of a window from which a refusal without a word is taken for one of the request's size: windows are often declared too large."""
+_BAD_REQUEST: Final = 400
+_HOLLOW: Final = frozenset({"", "error", "bad request", "400 bad request", "invalid request", "invalid request error", "request failed"})
+"""Words of a refusal that say nothing."""
 _SPOKEN: Final = frozenset({FailureReason.RATE_LIMIT, FailureReason.OVERLOADED, FailureReason.BILLING})
 """Reasons that come with a time to wait in words."""
 _SAID_WITH_403: Final = frozenset(
@@ -104,7 +107,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Safe to show."""
     status: int | None = None
     retry_after_s: float | None = None
-    """Seconds until the provider may answer again, as far as it says so; zero is at once."""
+    """Seconds until the provider may answer again, as far as it says so, but no more than an hour; zero is at once."""
     promised: bool = False
     """Whether ``retry_after_s`` is what the provider asked for, not what we conclude from it."""
     window: int | None = None
@@ -139,7 +142,8 @@ def classify_response(
 ) -> Failure:
     """The failure behind a response with an error status. ``now`` is aware; ``headers`` are looked up in lower case.
 
-    ``filled``: the part of the route's window that the request took, by estimate.
+    ``filled``: the part of the route's window that the request took, by estimate; ``None`` when that is not known. A refusal that says
+    nothing is about the size of a request that takes much of its window, and about something else in a small one.
     """
     said = read_body(body)
     kind = headers.get("x-amzn-errortype")  # where Bedrock puts the code
@@ -151,6 +155,14 @@ def classify_response(
     if asked is None:
         asked = body_wait_s(said, now)
     reason = _reason(_unwrapped(status, said), said, timed=asked is not None)
+    if (
+        status == _BAD_REQUEST
+        and reason is FailureReason.INVALID_REQUEST
+        and _is_hollow(said)
+        and filled is not None
+        and filled >= _PLAUSIBLE
+    ):
+        reason = FailureReason.CONTEXT_OVERFLOW
     if asked is None and reason in _SPOKEN:
         asked = words_wait_s(said.text, now)
     if asked is None and reason is FailureReason.RATE_LIMIT:
@@ -183,11 +195,15 @@ def _failure(reason: FailureReason, said: Said, *, status: int | None, secrets: 
         retryable=traits.retryable,
         message=f"{traits.sentence} It said: {quoted}" if quoted else traits.sentence,
         status=status,
-        retry_after_s=asked,
+        retry_after_s=None if asked is None else min(asked, MAX_ASKED_S),
         promised=asked is not None,
         window=_window(said) if traits.compact else None,
         one_model=_is_of_one_model(reason, said),
     )
+
+
+def _is_hollow(said: Said) -> bool:
+    return said.text.strip(" .!:").replace("_", " ").lower() in _HOLLOW
 
 
 def _window(said: Said) -> int | None:

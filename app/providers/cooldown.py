@@ -8,8 +8,6 @@ from app.domain.delivery import CooldownScope
 from app.domain.model import FailureReason
 from app.providers.classify import Failure
 
-MAX_PROMISED_S: Final = 86_400.0
-"""A provider that asks for more than a day is believed for a day."""
 STALLS_TO_OPEN: Final = 2
 """Stalls in a row from which a target is left alone for long: trying it costs a caller a whole deadline."""
 
@@ -62,7 +60,7 @@ def pause_after(failure: Failure, failures: int) -> Pause | None:
     if failure.scope is CooldownScope.NONE:
         return None
     if failure.retry_after_s is not None:
-        return Pause(min(max(failure.retry_after_s, 0.0), MAX_PROMISED_S), promised=failure.promised)
+        return Pause(max(failure.retry_after_s, 0.0), promised=failure.promised)
     if failure.reason in _STALLS:
         return Pause(_FIRST_STALL_S if failures < STALLS_TO_OPEN else _STALLED.after(failures - STALLS_TO_OPEN + 1), promised=False)
     growth = _GROWTHS.get(failure.reason)

@@ -18,7 +18,8 @@ from app.domain.model import FailureReason
 from app.domain.targets import TargetKeys
 from app.ports import Clock, HealthStore
 from app.providers.classify import Failure
-from app.providers.cooldown import MAX_PROMISED_S, pause_after
+from app.providers.cooldown import pause_after
+from app.providers.retry_after import MAX_ASKED_S
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ HEALTHY: Final = Healthy()
 class _Entry:
     """What is known against one key. Times are on our own monotonic clock."""
 
-    __slots__ = ("failed_at", "failures", "probe_until", "promised", "reason", "shared", "until")
+    __slots__ = ("failed_at", "failures", "probe_until", "probed_here", "promised", "reason", "shared", "until")
 
     def __init__(self, *, reason: FailureReason, until: float, promised: bool, failures: int, failed_at: float, shared: bool) -> None:
         self.reason = reason
@@ -69,6 +70,8 @@ class _Entry:
         self.shared = shared
         """The store has it; else it stays here until it has been quiet for long."""
         self.probe_until = float("-inf")
+        self.probed_here = False
+        """Until ``probe_until`` a caller of this process may try it; else somebody else's."""
 
 
 class HealthBoard:
@@ -115,15 +118,30 @@ class HealthBoard:
 
         The answer is a promise to call :meth:`failed`, :meth:`succeeded` or, when it is not tried after all, :meth:`leave_probe`.
         """
-        for key in keys.all:
-            entry = self._entries.get(key)
-            if entry is not None and entry.failures > 0 and not await self._claim(key, entry, for_s):
-                return False
+        won = False
+        claimed: list[str] = []
+        try:
+            for key in keys.all:
+                entry = self._entries.get(key)
+                if entry is None or entry.failures <= 0:
+                    continue
+                if not await self._claim(key, entry, for_s):
+                    return False
+                claimed.append(key)
+            won = True
+        finally:
+            if not won:
+                await self._leave(claimed)
         return True
 
     async def leave_probe(self, keys: TargetKeys) -> None:
         """The caller that may try a route on probation does not: somebody else may at once. Never fails."""
-        mine = [key for key in keys.all if (entry := self._entries.get(key)) is not None and entry.probe_until > self._clock.monotonic()]
+        await self._leave(keys.all)
+
+    async def _leave(self, keys: Iterable[str]) -> None:
+        now = self._clock.monotonic()
+        known = [(key, entry) for key in keys if (entry := self._entries.get(key)) is not None]
+        mine = [key for key, entry in known if entry.probed_here and entry.probe_until > now]
         for key in mine:
             self._entries[key].probe_until = float("-inf")
         if not mine:
@@ -173,7 +191,7 @@ class HealthBoard:
             scope=CooldownScope.KEY_MODEL,
             reason=FailureReason.RATE_LIMIT,
             status=None,
-            duration_s=min(seconds, MAX_PROMISED_S),
+            duration_s=min(seconds, MAX_ASKED_S),
             promised=seconds <= SURE_S,
             failed=False,
         )
@@ -207,17 +225,19 @@ class HealthBoard:
         async with self._refreshing:
             self._kept = set(self._writing)
             try:
-                rows = await self._store.read()
+                rows = await self._store.read(recent=False)
             except UnavailableError:
                 self._lost()
                 return
             self._back()
             now = self._clock.monotonic()
-            entries = {row.key: self._entry(row, now) for row in rows[:_MAX_ENTRIES] if row.key not in self._kept}
+            # The newest last, as everywhere here: what there is no room for goes from the front.
+            entries = {row.key: self._entry(row, now) for row in reversed(rows[:_MAX_ENTRIES]) if row.key not in self._kept}
             for key, entry in self._entries.items():
                 if key in self._kept or (not entry.shared and key not in entries and max(entry.until, entry.failed_at) + QUIET_S > now):
                     entries[key] = entry
             self._entries = entries
+            self._bound()
 
     def _entry(self, row: Cooldown, now: float) -> _Entry:
         until = now + row.remaining_s
@@ -225,14 +245,14 @@ class HealthBoard:
         known = self._entries.get(row.key)
         if known is not None and known.failures == row.failures:
             entry.failed_at = known.failed_at
-            entry.probe_until = known.probe_until
+            entry.probe_until, entry.probed_here = known.probe_until, known.probed_here
         return entry
 
     async def _claim(self, key: str, entry: _Entry, for_s: float) -> bool:
         now = self._clock.monotonic()
         if entry.probe_until > now:
             return False
-        entry.probe_until = now + for_s
+        entry.probe_until, entry.probed_here = now + for_s, True
         claimed = False
         try:
             claimed = await self._store.claim_probe(key, for_s)
@@ -242,7 +262,8 @@ class HealthBoard:
             claimed = True
         finally:
             if not claimed:
-                entry.probe_until = now + _ASK_AGAIN_S
+                entry = self._entries.get(key, entry)  # a refresh may have made a new one meanwhile
+                entry.probe_until, entry.probed_here = now + _ASK_AGAIN_S, False
         return claimed
 
     def _apply(self, report: CooldownReport, failures: int) -> None:
@@ -261,7 +282,10 @@ class HealthBoard:
         self._entries[report.key] = _Entry(
             reason=report.reason, until=until, promised=promised, failures=failures, failed_at=failed_at, shared=False
         )
-        if len(self._entries) > _MAX_ENTRIES:
+        self._bound()
+
+    def _bound(self) -> None:
+        while len(self._entries) > _MAX_ENTRIES:
             del self._entries[next(iter(self._entries))]
 
     async def _write(self, report: CooldownReport) -> None:

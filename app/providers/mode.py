@@ -48,6 +48,10 @@ class StreamDecoder(Protocol):
     def finished(self) -> bool:
         """The reply's own end marker was seen: only what accompanies a reply, such as usage, may follow."""
 
+    @property
+    def written(self) -> int:
+        """Characters of text, reasoning and calls that have come. Not for every token: it counts them all."""
+
     def feed(self, payloads: Sequence[bytes]) -> list[Delta]:
         """Take event payloads in order and return the deltas in them."""
 

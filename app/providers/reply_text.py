@@ -28,6 +28,11 @@ class ReplyText:
         """Whether any visible text has come that is not blank."""
         return any(piece.strip() for piece in self._text)
 
+    @property
+    def size(self) -> int:
+        """Characters so far."""
+        return sum(map(len, self._text)) + sum(map(len, self._reasoning))
+
     def add(self, text: str, deltas: list[Delta]) -> None:
         """Take a non-empty piece of the text as the model writes it."""
         if self._think is None and not self._half and "\x00" not in text and text.isascii():

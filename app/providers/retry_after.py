@@ -9,6 +9,9 @@ from app.providers.durations import SPAN, moment, number, span_s, until_s
 from app.providers.error_body import Said
 from app.providers.rate_headers import RateHeaders, read_limits
 
+MAX_ASKED_S: Final = 3_600.0
+"""A provider that asks for more is believed for so long, then one call looks again: a slip of a header must not lock a route for days."""
+
 _MINUTE_S: Final = 60.0
 _MILLISECONDS: Final = ("retry-after-ms", "x-ms-retry-after-ms")
 _AGAIN: Final = r"(?:retry|try again|resets?|available|regain access)"

@@ -90,6 +90,7 @@ class Selection:
                     call.notices.extend(_skipped(one) for one in (*held, *doubtful))
                     return choice
                 held.append(choice)
+                await self._leave_probe(call)
             elif obstacle.promised:
                 held.append(obstacle)
             else:
@@ -124,6 +125,22 @@ class Selection:
         """Whether another target can answer now."""
         return any(target is not present and not isinstance(self._board.standing(target.keys), Cooling) for target in call.open_targets)
 
+    def fitting(self, call: Call, present: Target) -> bool:
+        """Whether another target is likely to take the request as it is, and may be asked within its patience, healthy or not."""
+        others = (target for target in call.open_targets if target is not present)
+        return any(self._promised_s(target) <= target.route.patience_s for target in others)
+
+    def _promised_s(self, target: Target) -> float:
+        """For how long the target's provider asked to be left alone."""
+        standing = self._board.standing(target.keys)
+        return standing.promised_s if isinstance(standing, Cooling) else 0.0
+
+    async def _leave_probe(self, call: Call) -> None:
+        """A probe that was won is not made: others may."""
+        if call.probing is not None:
+            probing, call.probing = call.probing, None
+            await self._board.leave_probe(probing.keys)
+
     async def _last_resort(self, call: Call, doubtful: Sequence[_Held], held: list[_Held]) -> Choice:
         """No target is free of doubt: ask a doubtful one, else wait for the earliest."""
         for doubt in doubtful:
@@ -133,10 +150,12 @@ class Selection:
                 return choice
             held.append(choice)
         earliest = min(held, key=lambda one: one.delay_s, default=None)
-        if earliest is None:
-            return NoTarget(_nothing_left(call))
-        call.notices.extend(_skipped(one) for one in held if one is not earliest)
         longest_s = self.longest_wait_s - call.waited_s
+        if earliest is None:
+            return NoTarget(self._smaller(call, longest_s) or call.error())
+        call.notices.extend(_skipped(one) for one in held if one is not earliest)
+        if call.too_long:  # a shorter request can be sent at once
+            longest_s = min(longest_s, earliest.target.route.patience_s)
         if earliest.delay_s <= longest_s:
             if earliest.limit == COOLDOWN:
                 return Wait(earliest.target, earliest.delay_s)
@@ -144,11 +163,19 @@ class Selection:
             if isinstance(choice, Selected):
                 return choice
             earliest = choice
-        if call.too_small is not None:
-            return NoTarget(_nothing_left(call))
+        if call.too_long:
+            return NoTarget(call.error())
         detail = f"Every route is at its limit; the first one is free again in {math.ceil(earliest.delay_s)} s."
-        error = ModelUnavailableError(FailureReason.RATE_LIMIT, detail, tuple(call.failed), retry_after_s=earliest.delay_s)
-        return NoTarget(error)
+        late = ModelUnavailableError(FailureReason.RATE_LIMIT, detail, retry_after_s=earliest.delay_s)
+        return NoTarget(self._smaller(call, longest_s) or late)
+
+    def _smaller(self, call: Call, longest_s: float) -> ModelError | None:
+        """That the request is to become smaller, where a route with a smaller window could be asked within ``longest_s`` then."""
+        small = next((target for target in call.too_small if self._promised_s(target) <= longest_s), None)
+        if small is None or call.too_long:
+            return None
+        detail = "The request does not fit the window of the only route that can answer."
+        return ContextOverflowError(FailureReason.CONTEXT_OVERFLOW, detail, window=small.route.context_window)
 
     async def _obstacle(self, call: Call, target: Target) -> _Held | None:
         """What stands against asking now."""
@@ -181,15 +208,6 @@ class Selection:
                 return _Held(target, booking.limit, booking.delay_s)
             case _:
                 assert_never(booking)
-
-
-def _nothing_left(call: Call) -> ModelError:
-    small = call.too_small
-    if small is not None and not any(failure.compact for failure in call.failures):
-        window = small.route.context_window
-        detail = "The request does not fit the window of the only route that can answer."
-        return ContextOverflowError(FailureReason.CONTEXT_OVERFLOW, detail, tuple(call.failed), window=window)
-    return call.error()
 
 
 def _skipped(held: _Held) -> Throttled:

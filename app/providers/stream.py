@@ -11,7 +11,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from app.domain.model import Delta, FailureReason, Usage
+import msgspec
+
+from app.domain.model import Delta, FailureReason, Usage, estimated_usage
 from app.domain.tenants import Route
 from app.ports import Clock
 from app.providers.classify import Failure, classify_error, classify_response, transport_failure
@@ -28,6 +30,7 @@ MAX_ERROR_BODY_BYTES: Final = 64 * 1024
 MAX_REPLY_BYTES: Final = 32 * 1024 * 1024
 
 _SUCCESS: Final = range(200, 300)
+_NOTHING: Final = Usage()
 _DOCUMENT_STARTS: Final = (b"{", b"[", b"<")
 
 
@@ -37,6 +40,7 @@ class Attempt:
     __slots__ = (
         "_clock",
         "_deadline",
+        "_declined",
         "_decoder",
         "_document",
         "_endpoint",
@@ -86,6 +90,8 @@ class Attempt:
         """What has come while nothing tells a stream from a document yet; ``None`` afterwards."""
         self._document: list[bytes] | None = None
         self._received = 0
+        self._declined = False
+        """The provider said no within a successful response, before it wrote anything."""
         self.began_at = 0.0
         """When it was opened, on the monotonic clock."""
         self.outcome: ReplyParts | Failure | None = None
@@ -102,9 +108,38 @@ class Attempt:
         return self._stream.headers if self._stream is not None else None
 
     @property
+    def accepted(self) -> bool:
+        """Whether the provider took the request: it works on it, and is paid for that."""
+        return self._stream is not None and self._stream.status in _SUCCESS
+
+    @property
+    def refused(self) -> bool:
+        """Whether the provider said no before it wrote anything, by its status or within a successful response."""
+        return self._declined or (self._stream is not None and self._stream.status not in _SUCCESS)
+
+    @property
+    def counted(self) -> bool:
+        """Whether ``usage`` is what the provider counted at the end; else nobody knows all that was used."""
+        usage = self._decoder.usage
+        return usage != _NOTHING and (self._decoder.finished or self._decoder.done)
+
+    @property
     def usage(self) -> Usage:
         """As far as the provider reported it."""
         return self._decoder.usage
+
+    def used(self, input_tokens: int) -> Usage:
+        """What it used: as the provider counted it, else by estimate, with ``input_tokens`` for the request.
+
+        What was refused, be it within a successful response, costs nothing but what the provider says itself.
+        """
+        reported = self._decoder.usage
+        if self.counted or self.refused or not self.accepted:
+            return reported
+        guessed = estimated_usage(reported.input_tokens or input_tokens, self._decoder.written)
+        return msgspec.structs.replace(
+            reported, input_tokens=guessed.input_tokens, output_tokens=max(reported.output_tokens, guessed.output_tokens)
+        )
 
     async def open(self, transport: ProviderTransport, body: bytes, clock: Clock) -> None:
         """Send the request; sets ``outcome`` when no stream begins."""
@@ -218,6 +253,7 @@ class Attempt:
             case ReplyParts():
                 self.outcome = verdict
             case ProviderError():
+                self._declined = not self._decoder.written
                 now = None if self._clock is None else self._clock.now()
                 self.outcome = classify_error(verdict.value, secrets=self._endpoint.secrets, now=now)
             case FailureReason():

@@ -52,6 +52,11 @@ class ToolCallAssembly:
     def __len__(self) -> int:
         return len(self._calls)
 
+    @property
+    def size(self) -> int:
+        """Characters of names and arguments so far."""
+        return sum(len(call.name) + sum(map(len, call.arguments)) for call in self._calls)
+
     def add(self, index: int | None, *, call_id: str, name: str, arguments: str) -> None:
         """Take one fragment. ``index`` is ``None`` when the provider gave none; empty strings stand for what a fragment lacks."""
         call = self._find(index, call_id, name)

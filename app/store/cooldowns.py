@@ -39,14 +39,14 @@ RETURNING key, scope, reason, CAST(extract(epoch FROM until_at - clock_timestamp
 """)
 )
 
-_READ = Statement(
-    text("""
+_READ = """
 SELECT key, scope, reason, CAST(extract(epoch FROM until_at - clock_timestamp()) AS double precision) AS remaining_s,
-       promised, failures, CAST(recent AS text) AS recent
+       promised, failures, {recent} AS recent
 FROM cooldowns WHERE greatest(updated_at, until_at) > clock_timestamp() - interval '1 hour'
 ORDER BY updated_at DESC LIMIT :most
-""").bindparams(most=_MOST_ROWS)
-)
+"""
+_READ_ALL = Statement(text(_READ.format(recent="CAST(recent AS text)")).bindparams(most=_MOST_ROWS))
+_READ_STANDINGS = Statement(text(_READ.format(recent="'[]'")).bindparams(most=_MOST_ROWS))
 
 _CLEAR = Statement(
     text("""
@@ -88,9 +88,9 @@ class Cooldowns:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def read(self) -> list[Cooldown]:
-        """Everything that is cooling down or has been quiet for less than an hour, the latest first."""
-        return list(_known(await self._database.fetch(_READ)))
+    async def read(self, *, recent: bool = True) -> list[Cooldown]:
+        """Everything that is cooling down or has been quiet for less than an hour, the latest first; see :class:`app.ports.HealthStore`."""
+        return list(_known(await self._database.fetch(_READ_ALL if recent else _READ_STANDINGS)))
 
     async def report(self, report: CooldownReport) -> Cooldown:
         """Add a failure; see :class:`app.ports.HealthStore`."""

@@ -201,3 +201,10 @@ async def test_a_reset_forgets_also_what_a_provider_asked_for_and_nothing_else(s
     await store.reset([PROMISE.key, "k:unknown"])
     assert (await only(store)).key == DOWN.key
     assert (await store.report(PROMISE)).failures == 1
+
+
+async def test_the_last_failures_are_left_out_where_nobody_shows_them(store: HealthStore) -> None:
+    await store.report(DOWN)
+    (whole,), (brief,) = await store.read(), await store.read(recent=False)
+    assert len(whole.recent) == 1
+    assert msgspec.structs.replace(whole, recent=(), remaining_s=0.0) == msgspec.structs.replace(brief, remaining_s=0.0)

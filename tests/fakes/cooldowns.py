@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 from typing_extensions import override
 
 from app.domain.delivery import Cooldown, CooldownReport, CooldownScope, FailureNote
@@ -37,11 +38,12 @@ class InMemoryCooldowns(HealthStore):
         """The methods that were called."""
 
     @override
-    async def read(self) -> list[Cooldown]:
+    async def read(self, *, recent: bool = True) -> list[Cooldown]:
         self._called("read")
         now = self._clock.monotonic()
         known = [(key, row) for key, row in self._rows.items() if max(row.updated_at, row.until) > now - QUIET_S]
-        return [self._cooldown(key, row) for key, row in sorted(known, key=lambda item: -item[1].updated_at)]
+        found = [self._cooldown(key, row) for key, row in sorted(known, key=lambda item: -item[1].updated_at)]
+        return found if recent else [msgspec.structs.replace(cooldown, recent=()) for cooldown in found]
 
     @override
     async def report(self, report: CooldownReport) -> Cooldown:

@@ -49,19 +49,27 @@ async def answer(request: Request, services: Services, order: Order) -> Response
     left = partial(services.turns.client_left, order.tenant.id, turn_id) if order.on_disconnect is OnDisconnect.CANCEL else None
     telling = _Telling(frames, order.form, patient=not order.stream)
     read = asyncio.ensure_future(telling.next() if order.stream else telling.to_end())
-    if not await _arrived(request, read, services.heartbeat_s if order.stream else None):
-        await _leave(read, telling, left)
-        return Response(status_code=_CLIENT_GONE)
-    if read.done():
-        if read.exception() is not None:
-            await _leave(read, telling, left)
-        read.result()
-        if order.form.failure is not None:
-            await _leave(read, telling, left if telling.diverged else None)
-            return error_response(order.form.failure, headers)
-    if order.stream:
-        return LiveResponse(_stream(read, telling, left), heartbeat_s=services.heartbeat_s, headers=headers)
-    return Response(msgspec.json.encode(order.form.whole()), media_type="application/json", headers=headers)
+    leave = partial(_leave, read, telling)
+    gone, handed_on = left, False
+    try:
+        if not await _arrived(request, read, services.heartbeat_s if order.stream else None):
+            return Response(status_code=_CLIENT_GONE)
+        if read.done():
+            read.result()
+            gone = left if telling.diverged else None
+            if order.form.failure is not None:
+                return error_response(order.form.failure, headers)
+        if not order.stream:
+            return Response(msgspec.json.encode(order.form.whole()), media_type="application/json", headers=headers)
+        handed_on = True
+
+        async def closing(ended: bool) -> None:
+            await leave(None if ended and not telling.diverged else left)
+
+        return LiveResponse(_stream(read, telling), heartbeat_s=services.heartbeat_s, headers=headers, closing=closing)
+    finally:
+        if not handed_on:
+            await leave(gone)
 
 
 class _Telling:
@@ -118,19 +126,14 @@ class _Telling:
         await self._frames.aclose()
 
 
-async def _stream(first: "asyncio.Future[bytes]", telling: _Telling, left: Callable[[], None] | None) -> AsyncGenerator[bytes, None]:
-    ended = False
-    try:
-        if not first.done():
-            yield telling.begin()
-        if told := await first:
+async def _stream(first: "asyncio.Future[bytes]", telling: _Telling) -> AsyncGenerator[bytes, None]:
+    if not first.done():
+        yield telling.begin()
+    if told := await first:
+        yield told
+    while not telling.over:
+        if told := await telling.next():
             yield told
-        while not telling.over:
-            if told := await telling.next():
-                yield told
-        ended = True
-    finally:
-        await _leave(first, telling, None if ended and not telling.diverged else left)
 
 
 async def _arrived(request: Request, read: "asyncio.Future[bytes]", within_s: float | None) -> bool:

@@ -19,12 +19,12 @@ from app.domain.guardrails import GuardrailThresholds
 from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
 from app.domain.memory import Memory
 from app.domain.messages import Message, MessageKind, StoredMessage
-from app.domain.model import FailureReason, RouteRef
+from app.domain.model import AttemptAccepted, FailureReason, MessageDelta, ReasoningDelta, RouteRef, Usage
 from app.domain.openings import Kept, OpenTurn
-from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, Fence, MachineState, TurnRequest
+from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, Fence, MachineState, RouteUse, TurnRequest
 from app.ports import MemoryStore, TodoStore
 from tests.fakes.clock import HandClock
-from tests.fakes.scripted_model import Script, ScriptedModel, reply
+from tests.fakes.scripted_model import PRIMARY, Script, ScriptedModel, reply
 from tests.fakes.tools import InMemoryToolbox
 from tests.unit.agent.scenes import share_of
 from tests.unit.context.rows import said, stored, user
@@ -128,7 +128,7 @@ def wide(*scripts: Script) -> Route:
 
 
 def failure(reason: FailureReason = FailureReason.SERVER_ERROR) -> ModelUnavailableError:
-    return ModelUnavailableError(reason, "It said no.", ())
+    return ModelUnavailableError(reason, "It said no.")
 
 
 async def test_a_conversation_that_fits_is_left_alone() -> None:
@@ -182,10 +182,27 @@ async def test_an_interrupt_during_the_call_changes_nothing() -> None:
     assert (run.conversation.rows, run.conversation.state, run.state) == (before, state, MachineState())
 
 
+async def test_what_a_summary_used_until_an_interrupt_is_counted() -> None:
+    clock = HandClock()
+    run = a_run(full(), clock)
+    begun: Script = [[AttemptAccepted(1, PRIMARY)], [MessageDelta(1, "The user"), ReasoningDelta(1, "hm")], asyncio.Event()]
+    summariser = wide(begun)
+    facts = compactor(summariser, clock).before_call(run, turn_starts=True)
+    await anext(facts)
+    task = asyncio.ensure_future(anext(facts))
+    await summariser.waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await facts.aclose()
+    usage = Usage(input_tokens=summariser.requests[0].input_tokens, output_tokens=3)
+    assert run.state == MachineState(attempts=1, usage=usage, routes=(RouteUse(route=PRIMARY, attempts=1, usage=usage),))
+
+
 async def test_what_a_route_with_a_smaller_window_refuses_is_sent_again_in_pieces() -> None:
     clock = HandClock()
     run = a_run(full(), clock)
-    refusal = ContextOverflowError(FailureReason.CONTEXT_OVERFLOW, "too long", (), window=3_000)
+    refusal = ContextOverflowError(FailureReason.CONTEXT_OVERFLOW, "too long", window=3_000)
     summariser = wide([refusal], *[[[reply(TEXT, attempt=number)]] for number in range(9)])
     _, completed = await facts_of(compactor(summariser, clock), run)
     assert completed.compaction is not None
@@ -197,7 +214,7 @@ async def test_what_a_route_with_a_smaller_window_refuses_is_sent_again_in_piece
 async def test_a_refusal_that_names_no_smaller_window_is_a_failure() -> None:
     clock = HandClock()
     run = a_run(full(), clock)
-    refusal = ContextOverflowError(FailureReason.CONTEXT_OVERFLOW, "too long", (), window=None)
+    refusal = ContextOverflowError(FailureReason.CONTEXT_OVERFLOW, "too long", window=None)
     _, failed = await facts_of(compactor(wide([refusal]), clock), run)
     assert isinstance(failed.events[0], CompactionFailed)
 

@@ -44,17 +44,17 @@ STATE = MachineState(iteration=2, attempts=3)
 def test_deltas_that_arrived_together_stay_together() -> None:
     arrivals = Arrivals.of([ReasoningDelta(4, "hm"), MessageDelta(4, "a"), MessageDelta(4, "b")], STATE)
     shown = Show([ReasoningDelta(attempt=4, text="hm"), MessageDelta(attempt=4, text="a"), MessageDelta(attempt=4, text="b")])
-    assert arrivals == Arrivals(facts=[shown], state=STATE, reply=None)
+    assert arrivals == Arrivals(facts=[shown], state=STATE, reply=None, open_route=None)
 
 
 def test_nothing_is_no_fact() -> None:
-    assert Arrivals.of([], STATE) == Arrivals(facts=[], state=STATE, reply=None)
+    assert Arrivals.of([], STATE) == Arrivals(facts=[], state=STATE, reply=None, open_route=None)
 
 
 def test_the_reply_is_handed_on_without_a_fact_of_its_own() -> None:
     end = reply("ab", attempt=4)
     assert Arrivals.of([MessageDelta(4, "b"), end], STATE) == Arrivals(
-        facts=[Show([MessageDelta(attempt=4, text="b")])], state=STATE, reply=end
+        facts=[Show([MessageDelta(attempt=4, text="b")])], state=STATE, reply=end, open_route=None
     )
 
 
@@ -62,7 +62,7 @@ def test_a_failed_attempt_without_text_is_recorded_without_a_reset() -> None:
     arrivals = Arrivals.of([failed(4, next_route=FIRST, delay_s=5.0)], STATE)
     state = msgspec.structs.replace(STATE, attempts=4, route=FIRST, routes=(RouteUse(route=FIRST, attempts=1, failed=1),))
     record = Record(events=(failed_event(4, FIRST, 5.0),), messages=(), state=state)
-    assert arrivals == Arrivals(facts=[record], state=state, reply=None, next_route=FIRST)
+    assert arrivals == Arrivals(facts=[record], state=state, reply=None, open_route=None)
 
 
 def test_shown_text_is_reset_before_the_fallback_is_announced() -> None:

@@ -1,7 +1,7 @@
 """The loop as a stream of facts, over a scripted model and scripted tools."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -16,7 +16,20 @@ from app.domain.errors import ContextOverflowError, ModelError, ModelUnavailable
 from app.domain.events import AttemptFailedEvent, IterationStarted, MessageCompleted, ToolCompleted, ToolStarted
 from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import Message, Role, StoredMessage, ToolCall, ToolSpec
-from app.domain.model import NO_OPTIONS, AttemptFailed, FailureReason, FinishReason, MessageDelta, ModelOptions, ModelReply, RouteUse
+from app.domain.model import (
+    NO_OPTIONS,
+    AttemptAccepted,
+    AttemptFailed,
+    FailureReason,
+    FinishReason,
+    MessageDelta,
+    ModelChunk,
+    ModelOptions,
+    ModelReply,
+    RouteRef,
+    RouteUse,
+    Usage,
+)
 from app.domain.openings import NOTHING_KEPT, OpenTurn
 from app.domain.tenants import TenantSettings
 from app.domain.tools import INTERRUPTED_OUTPUT, ToolContext, ToolOutcome
@@ -389,6 +402,40 @@ async def test_a_cancellation_closes_the_model_stream() -> None:
     model = ScriptedModel([[MessageDelta(1, "ha")], asyncio.Event()])
     await cancelled_while(loop_of(model, Tools(), opened()).run(opened(), INPUT), model.waiting)
     assert model.closed == 1
+
+
+ELSEWHERE = RouteRef(provider="p2", model="m-test")
+INTERRUPTED: dict[str, tuple[Sequence[ModelChunk], int, dict[RouteRef, Usage]]] = {
+    "before anything": ((), 0, {}),
+    "between attempts": ((failed(1, shown=False),), 0, {PRIMARY: USAGE}),
+    "accepted, silent": ((AttemptAccepted(1, ELSEWHERE),), 0, {ELSEWHERE: Usage(input_tokens=-1)}),
+    "writing": ((AttemptAccepted(1, ELSEWHERE), MessageDelta(1, "Hello")), 5, {ELSEWHERE: Usage(input_tokens=-1, output_tokens=2)}),
+    "behind a broken one": ((AttemptAccepted(1, PRIMARY), MessageDelta(1, "Hel"), failed(1, shown=True)), 0, {PRIMARY: USAGE}),
+    "in the next attempt": (
+        (failed(1, shown=False), AttemptAccepted(2, ELSEWHERE)),
+        0,
+        {PRIMARY: USAGE, ELSEWHERE: Usage(input_tokens=-1)},
+    ),
+}
+
+
+@pytest.mark.parametrize(("chunks", "shown", "used"), INTERRUPTED.values(), ids=INTERRUPTED)
+async def test_what_was_used_until_an_interrupt_is_in_the_state(
+    chunks: Sequence[ModelChunk], shown: int, used: dict[RouteRef, Usage]
+) -> None:
+    model = ScriptedModel([*((chunk,) for chunk in chunks), asyncio.Event()])
+    loop = loop_of(model, Tools())
+    await cancelled_while(loop.run(opened(), INPUT), model.waiting)
+    state = loop.interrupted_state(shown)
+    assert state is not None
+    sent = model.requests[0].input_tokens
+    assert sent > 0
+    expected = {
+        route: msgspec.structs.replace(usage, input_tokens=sent) if usage.input_tokens < 0 else usage for route, usage in used.items()
+    }
+    assert {use.route: use.usage for use in state.routes} == expected
+    assert state.usage == sum(expected.values(), Usage())
+    assert state.attempts == len(expected)
 
 
 async def test_a_cancellation_reaches_every_running_tool() -> None:

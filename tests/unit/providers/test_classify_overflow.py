@@ -166,3 +166,16 @@ def test_an_answer_that_fits_an_empty_window_is_refused_for_the_conversation() -
 @pytest.mark.parametrize("number", ["0", "999999999999999"])
 def test_a_limit_beyond_reason_is_not_believed(number: str) -> None:
     assert classified(400, openai(f"maximum context length is {number} tokens")).window is None
+
+
+@pytest.mark.parametrize("text", ["", "Bad Request", openai("Error"), anthropic("Error"), openai("invalid_request_error.")])
+@pytest.mark.parametrize(("filled", "overflow"), [(0.1, False), (0.49, False), (0.5, True), (1.2, True)])
+def test_a_refusal_that_says_nothing_is_judged_by_the_size_of_the_request(text: str, filled: float, overflow: bool) -> None:
+    failure = classify_response(400, {}, text.encode(), secrets=(), now=NOW, filled=filled)
+    assert failure.reason is (Reason.CONTEXT_OVERFLOW if overflow else Reason.INVALID_REQUEST)
+
+
+@pytest.mark.parametrize("text", ["temperature must be <= 2", "Error: no such option"])
+def test_a_refusal_that_says_something_is_believed_whatever_the_size(text: str) -> None:
+    failure = classify_response(400, {}, openai(text).encode(), secrets=(), now=NOW, filled=0.9)
+    assert failure.reason is Reason.INVALID_REQUEST

@@ -237,6 +237,30 @@ async def test_a_probe_that_nobody_makes_is_free_for_the_next(board: HealthBoard
     assert await other_replica.try_probe(P1M1)
 
 
+async def test_a_probe_that_is_not_won_for_every_key_holds_none_of_them(
+    board: HealthBoard, other_replica: HealthBoard, hand: HandClock
+) -> None:
+    await board.failed(P1M1, failure(Reason.AUTH))
+    await board.failed(P1M1, failure(Reason.SERVER_ERROR))
+    await hand.advance(700.0)
+    for one in (board, other_replica):
+        await one.refresh()
+    assert await other_replica.try_probe(TargetKeys("k:x", "m:x", "r:1"))
+    assert not await board.try_probe(P1M1)
+    assert await other_replica.try_probe(TargetKeys("k:1", "m:x", "r:x"))
+
+
+async def test_a_probe_of_somebody_else_is_not_left(board: HealthBoard, other_replica: HealthBoard, hand: HandClock) -> None:
+    await board.failed(P1M1, failure(Reason.SERVER_ERROR))
+    await hand.advance(6.0)
+    await other_replica.refresh()
+    assert await other_replica.try_probe(P1M1)
+    assert not await board.try_probe(P1M1)
+    await board.leave_probe(P1M1)
+    await hand.advance(1.5)
+    assert not await board.try_probe(P1M1)
+
+
 async def test_without_the_store_the_own_view_goes_on(
     board: HealthBoard, store: InMemoryCooldowns, hand: HandClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -281,8 +305,8 @@ class SlowReads(InMemoryCooldowns):
         self.answer = asyncio.Event()
 
     @override
-    async def read(self) -> list[Cooldown]:
-        found = await super().read()
+    async def read(self, *, recent: bool = True) -> list[Cooldown]:
+        found = await super().read(recent=recent)
         await self.answer.wait()
         return found
 
@@ -307,3 +331,16 @@ async def test_memory_is_bounded(board: HealthBoard, store: InMemoryCooldowns) -
         await board.failed(TargetKeys(f"k:{number}", f"m:{number}", f"r:{number}"), failure(Reason.SERVER_ERROR))
     assert len(board._entries) == health._MAX_ENTRIES
     assert len(board._writing) == 0
+
+
+async def test_what_failed_longest_ago_is_forgotten_first(
+    board: HealthBoard, store: InMemoryCooldowns, hand: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "_MAX_ENTRIES", 2)
+    first, second, third = (TargetKeys(f"k:{number}", f"m:{number}", f"r:{number}") for number in range(3))
+    for keys in (first, second):
+        await board.failed(keys, failure(Reason.SERVER_ERROR))
+        await hand.advance(1.0)
+    await board.refresh()
+    await board.failed(third, failure(Reason.SERVER_ERROR))
+    assert [isinstance(board.standing(keys), Cooling) for keys in (first, second, third)] == [False, True, True]

@@ -6,7 +6,7 @@ import random
 from collections.abc import AsyncIterator
 
 from app.clock import SystemClock
-from app.domain.model import AttemptFailed, FailureReason, MessageDelta, ModelChunk
+from app.domain.model import AttemptAccepted, AttemptFailed, FailureReason, MessageDelta, ModelChunk
 from app.providers.chain import FallbackChain, ProviderCounters, ProviderLayer
 from app.providers.health import HealthBoard
 from app.providers.limits import Limiter
@@ -40,7 +40,7 @@ async def resting(*scripts: Script) -> AsyncIterator[tuple[ScriptedProvider, Fal
 
 async def chunks_of(chain: FallbackChain) -> list[list[ModelChunk]]:
     async with contextlib.aclosing(chain.stream(REQUEST)) as stream:
-        return [list(batch) async for batch in stream]
+        return [list(batch) async for batch in stream if not isinstance(batch[0], AttemptAccepted)]
 
 
 async def test_the_first_piece_comes_at_once_and_the_others_together() -> None:
@@ -57,6 +57,7 @@ async def test_the_first_piece_comes_at_once_and_the_others_together() -> None:
 async def test_a_stream_that_rests_is_closed_at_once() -> None:
     async with resting([HEAD + chunked(text("a", finish=None)), Pause(30)]) as (provider, chain), asyncio.timeout(1):
         async with contextlib.aclosing(chain.stream(REQUEST)) as stream:
+            assert isinstance((await anext(stream))[0], AttemptAccepted)
             assert list(await anext(stream)) == [MessageDelta(4, "a")]
         await provider.left.wait()
 

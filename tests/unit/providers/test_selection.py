@@ -2,17 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 
 import msgspec
 import pytest
 
 from app.domain.delivery import CooldownReport, CooldownScope
 from app.domain.errors import ContextOverflowError, ModelUnavailableError
-from app.domain.model import AttemptFailed, FailureReason, ModelChunk, ModelReply, ModelRequest, Throttled
+from app.domain.model import AttemptAccepted, AttemptFailed, FailureReason, ModelChunk, ModelReply, ModelRequest, Throttled
 from app.domain.targets import target_keys
 from app.domain.tenants import Route
 from app.providers.transport import ProviderTransport
-from tests.unit.providers.scripted_provider import Close, ScriptedProvider, answer, error, serving
+from tests.unit.providers.scripted_provider import Close, ScriptedProvider, answer, error, ok, serving
 from tests.unit.providers.test_chain import ACME, REQUEST, Bench, route
 
 MINUTE = 60.0
@@ -337,3 +338,81 @@ async def test_a_probe_that_finds_no_place_is_left_to_others(bench: Bench) -> No
         await bench.clock.sleep(61)
         assert answered_by(await run(bench, *routes)) == "p1"
     assert bench.health.calls.count("leave_probe") == 1
+
+
+async def test_a_refusal_that_names_no_window_is_about_the_window_of_the_route_that_refused(bench: Bench) -> None:
+    wordless = error(400, {"error": {"code": "context_length_exceeded"}})
+    first, small = ScriptedProvider(error(401)), ScriptedProvider(wordless)
+    async with serving(first, small):
+        routes = (windowed(first.url, "p1", 8_000), windowed(small.url, "p2", 4_000))
+        with pytest.raises(ContextOverflowError) as caught:
+            await run(bench, *routes, request=msgspec.structs.replace(REQUEST, input_tokens=2_000))
+    assert caught.value.window == 4_000
+
+
+async def test_a_larger_window_that_is_forbidden_for_long_keeps_no_conversation_from_becoming_shorter(bench: Bench) -> None:
+    first, large = ScriptedProvider(OVERFLOW), ScriptedProvider(answer("late"))
+    async with serving(first, large):
+        routes = (windowed(first.url, "p1", 8_000), windowed(large.url, "p2", 16_000))
+        for forbidden_s in (600.0, 40.0):
+            await cool(bench, routes[1], FailureReason.RATE_LIMIT, forbidden_s, promised=True)
+            with pytest.raises(ContextOverflowError):
+                await run(bench, *routes)
+    assert (large.requests, bench.clock.slept) == ([], [])
+
+
+async def test_a_larger_window_at_its_limit_is_not_waited_for_where_a_shorter_request_would_do(bench: Bench) -> None:
+    first, large = ScriptedProvider(OVERFLOW), ScriptedProvider(answer("one"), answer("two"))
+    async with serving(first, large):
+        full = msgspec.structs.replace(limited(large.url, "p2", 1), context_window=16_000, output_tokens=100)
+        await run(bench, full)
+        with pytest.raises(ContextOverflowError):
+            await run(bench, windowed(first.url, "p1", 8_000), full)
+    assert (len(large.requests), bench.clock.slept) == (1, [])
+
+
+async def test_an_empty_reply_is_repeated_where_the_only_other_route_is_forbidden(bench: Bench) -> None:
+    first, second = ScriptedProvider(ok(), answer("fine")), ScriptedProvider(answer("late"))
+    async with serving(first, second):
+        routes = (route(first.url, "p1"), route(second.url, "p2"))
+        await cool(bench, routes[1], FailureReason.RATE_LIMIT, 600.0, promised=True)
+        assert answered_by(await run(bench, *routes)) == "p1"
+    assert (len(first.requests), second.requests) == (2, [])
+
+
+async def test_a_smaller_window_that_is_forbidden_too_is_no_reason_to_compact(bench: Bench) -> None:
+    first, small = ScriptedProvider(answer("late")), ScriptedProvider(answer("late"))
+    async with serving(first, small):
+        routes = (windowed(first.url, "p1", 8_000), windowed(small.url, "p2", 2_000))
+        for one in routes:
+            await cool(bench, one, FailureReason.RATE_LIMIT, 600.0, promised=True)
+        with pytest.raises(ModelUnavailableError) as caught:
+            await run(bench, *routes, request=msgspec.structs.replace(REQUEST, input_tokens=5_000))
+    assert caught.value.reason is FailureReason.RATE_LIMIT
+    assert (first.requests, small.requests) == ([], [])
+
+
+async def test_attempts_are_counted_for_each_route(bench: Bench) -> None:
+    first = ScriptedProvider(error(429, Retry_After="2"))
+    second = ScriptedProvider(error(500), answer("fine"))
+    async with serving(first, second):
+        routes = (route(first.url, "p1"), route(second.url, "p2"))
+        stream = bench.chain(*routes).stream(REQUEST)
+        chunks = [*await anext(stream)]
+        await cool(bench, routes[0], FailureReason.RATE_LIMIT, 40.0, promised=True)
+        chunks += [chunk async for batch in stream for chunk in batch]
+    assert [(one.route.provider, one.delay_s) for one in failed(chunks)] == [("p1", 2.0), ("p2", 5.0)]
+    assert (answered_by(chunks), len(first.requests), len(second.requests)) == ("p2", 1, 2)
+
+
+async def test_a_probe_that_finds_no_place_is_free_before_the_fallback_is_asked(bench: Bench) -> None:
+    first, second = ScriptedProvider(answer("one")), ScriptedProvider(answer("fine"))
+    async with serving(first, second):
+        routes = (limited(first.url, "p1", 1), route(second.url, "p2"))
+        await run(bench, *routes)
+        await cool(bench, routes[0], FailureReason.STALE, 1.0, promised=False)
+        await bench.clock.sleep(2)
+        async with aclosing(bench.chain(*routes).stream(REQUEST)) as stream:
+            chunks = [*await anext(stream), *await anext(stream)]
+            assert [type(chunk) for chunk in chunks] == [Throttled, AttemptAccepted]
+            assert bench.health.calls[-2:] == ["claim_probe", "leave_probe"]

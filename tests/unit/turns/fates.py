@@ -20,9 +20,12 @@ from app.domain.openings import NewTurn, OpenTurn
 from app.domain.sessions import NewSession
 from app.domain.tenants import Purpose, Tenant
 from app.domain.tools import ToolContext, ToolOutcome
-from app.domain.turns import Commit, InterruptReason, TurnRequest, TurnState
+from app.domain.turns import Commit, Committed, InterruptReason, TurnRequest, TurnState
 from app.ports import ModelClient, ModelClients, Toolbox, Toolboxes
+from app.turns.children import Children
+from app.turns.day_shares import DayShares
 from app.turns.runner import RunnerParts, TurnRunner
+from tests.fakes.kanban import InMemoryKanban
 from tests.fakes.memories import InMemoryMemories
 from tests.fakes.scripted_model import PRIMARY
 from tests.fakes.tooling.todo_store import MemoryTodoStore
@@ -76,11 +79,11 @@ class FatedTurns(InMemoryTurns):
     fate = Fate({})
 
     @override
-    async def commit(self, commit: Commit) -> bool:
+    async def commit(self, commit: Commit) -> Committed:
         await self._pass()
-        others_wait = await super().commit(commit)
+        committed = await super().commit(commit)
         await self._pass()
-        return others_wait
+        return committed
 
     async def _pass(self) -> None:
         if not self.fate.dead:
@@ -225,6 +228,17 @@ class World:
             clock=stage.clock,
             counters=replica.counters,
             should_hand_over=lambda: tools.fate.leaving,
+            usage=stage.usage,
+            shares=DayShares(),
+            action_timeout_s=60.0,
+            children=Children(
+                sessions=stage.sessions,
+                turns=stage.turns,
+                kanban=InMemoryKanban(stage.sessions, stage.clock),
+                models=chains,
+                clock=stage.clock,
+                replica=at,
+            ),
         )
 
 

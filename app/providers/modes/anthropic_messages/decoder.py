@@ -94,6 +94,11 @@ class Decoder:
         """``message_stop`` was seen; nothing follows it."""
         return self._stopped
 
+    @property
+    def written(self) -> int:
+        """Characters so far."""
+        return self._said.size + self._calls.size
+
     def feed(self, payloads: Sequence[bytes]) -> list[Delta]:
         """Take event payloads in order and return the deltas in them; nothing is read behind ``message_stop`` or a defect."""
         deltas: list[Delta] = []

@@ -101,6 +101,11 @@ class Decoder:
         """The ``finish_reason`` was seen."""
         return self._finish is not None
 
+    @property
+    def written(self) -> int:
+        """Characters so far."""
+        return self._said.size + self._calls.size
+
     def feed(self, payloads: Sequence[bytes]) -> list[Delta]:
         """Take event payloads in order and return the deltas in them; nothing is read behind ``[DONE]`` or a defect."""
         deltas: list[Delta] = []

@@ -52,6 +52,11 @@ class Calls:
     def __len__(self) -> int:
         return len(self._calls)
 
+    @property
+    def size(self) -> int:
+        """Characters of names and arguments so far."""
+        return sum(len(call.name) + len(call.arguments) for call in self._calls)
+
     def begin(self, place: int, item: Mapping[str, Any]) -> None:
         """A call is announced."""
         call = self._by_place.get(place)

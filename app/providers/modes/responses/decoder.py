@@ -55,6 +55,11 @@ class Decoder:
         """The response's last event was seen, which carries its usage."""
         return self._finish is not None
 
+    @property
+    def written(self) -> int:
+        """Characters so far."""
+        return self._output.said.size + self._output.calls.size
+
     def feed(self, payloads: Sequence[bytes]) -> list[Delta]:
         """Take event payloads in order and return the deltas in them; nothing is read behind the last event or a defect."""
         deltas: list[Delta] = []
