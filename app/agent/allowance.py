@@ -52,12 +52,13 @@ class Allowance:
         """What is left for the holder of ``own``, its own use included."""
         others = [taken for taken in self._shares if taken is not own]
         tokens, cost = self._total.tokens, self._total.cost_usd
-        kept = sum(taken.kept for taken in others)
+        promised = sum(taken.kept + taken.reserved for taken in others)
         price = sum(taken.cost_usd for taken in self._shares) / max(sum(taken.tokens for taken in self._shares), 1)
         return Budget(
             iterations=self._total.iterations - sum(taken.iterations for taken in others),
-            tokens=None if tokens is None else tokens - kept - sum(taken.tokens + taken.reserved for taken in others),
-            cost_usd=None if cost is None else cost - kept * price - sum(taken.cost_usd for taken in others),
+            tokens=None if tokens is None else tokens - promised - sum(taken.tokens for taken in others),
+            cost_usd=None if cost is None else cost - promised * price - sum(taken.cost_usd for taken in others),
+            token_usd=price,
         )
 
     def _join(self, own: Budget) -> "Share":
@@ -89,12 +90,15 @@ class Share:
             iterations=min(self._own.iterations, left.iterations),
             tokens=left.tokens,
             cost_usd=left.cost_usd,
+            token_usd=left.token_usd,
             closing_call=self._own.closing_call,
         )
 
-    def leave(self) -> None:
-        """The turn has ended: nothing of it is under way any more, what it used stays counted."""
+    def leave(self, *, begun: bool) -> None:
+        """The turn has ended: nothing of it is under way any more, what it used stays counted. One that never began has used nothing."""
         self.taken.reserved = 0
+        if not begun:
+            self.taken.iterations = 0
 
     def reserve(self, tokens: int) -> None:
         """A model call begins that may use so many."""

@@ -6,7 +6,8 @@ gets exactly one more call, in which it may not call tools and is to sum up.
 
 Each call's output is limited so that the call, and behind an ordinary one the closing call, fit into what is left: what exceeds a limit
 of tokens is only what a provider counts beyond the estimated input and the output that it was allowed. Money is kept in the same way, its
-rest taken as tokens at the turn's average price so far; before the first call nothing is known of it.
+rest taken as tokens at the turn's average price so far; before the first call of a turn and of those that share its budget nothing is
+known of it.
 """
 
 from typing import Final, Protocol
@@ -37,11 +38,15 @@ CLOSING_NOTE = "[The budget of this turn ({used}) was used up before the work wa
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn may use in all, its closing call aside. ``None`` is no limit. A child has no ``closing_call`` of its own."""
+    """What a turn may use in all, its closing call aside. ``None`` is no limit. A child has no ``closing_call`` of its own.
+
+    ``token_usd``: what a token has cost the turns that share it, 0 when that is unknown; for a turn that has not paid for any itself.
+    """
 
     iterations: int
     tokens: int | None = None
     cost_usd: float | None = None
+    token_usd: float = 0.0
     closing_call: bool = True
 
 
@@ -124,9 +129,10 @@ def _tokens_left(state: MachineState, budget: Budget) -> int | None:
     """What is left of tokens, and of money at the price that they had so far."""
     used = _used_tokens(state)
     left = None if budget.tokens is None else budget.tokens - used
-    if budget.cost_usd is None or not state.cost_usd:
+    paid, tokens = (state.cost_usd, max(used, 1)) if state.cost_usd else (budget.token_usd, 1)
+    if budget.cost_usd is None or not paid:
         return left
-    bought = int((budget.cost_usd - state.cost_usd) * max(used, 1) / state.cost_usd)
+    bought = int((budget.cost_usd - (state.cost_usd or 0.0)) * tokens / paid)
     return bought if left is None else min(left, bought)
 
 

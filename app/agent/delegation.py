@@ -23,8 +23,10 @@ from app.domain.children import (
     ChildTask,
 )
 from app.domain.conversation_events import SubagentCompleted, SubagentStarted
+from app.domain.errors import UnavailableError
 from app.domain.events import MAX_EVENT_TEXT, Fact
 from app.domain.guardrails import NO_TRAITS, ToolTraits
+from app.domain.ids import TurnId
 from app.domain.messages import ToolCall, ToolSpec
 from app.domain.tools import ToolOutcome
 from app.ports import ChildTurns, Toolbox
@@ -58,8 +60,8 @@ class Delegation:
     depth: int
     max_depth: int
     max_iterations: int
-    used: list[ChildrenUse] = field(default_factory=list)
-    """What children that have ended used, not counted yet."""
+    _used: dict[TurnId, ChildrenUse] = field(default_factory=dict)
+    """What children that have ended used, until it is counted."""
 
     async def answer(self, call: ToolCall) -> AsyncGenerator[Fact | ToolOutcome, None]:
         """Yield what happens to the call's child, then the call's result. Closing interrupts the child and waits for its end."""
@@ -78,21 +80,16 @@ class Delegation:
                     return
 
     def told(self, news: ChildNews) -> Fact | None:
-        """The event for what happened to a child, whose use is counted with it."""
-        match news:
-            case ChildStarted():
-                return SubagentStarted(
-                    tool_call_id=news.tool_call_id,
-                    child_turn_id=news.turn_id,
-                    child_session_id=news.session_id,
-                    card_id=news.card_id,
-                    depth=self.depth + 1,
-                )
-            case ChildEnded():
-                self.used.append(news.used)
-                return subagent_completed(news)
-            case ChildRefused():
-                return None
+        """The event for what happened to a child; :meth:`count` comes when it is the turn's."""
+        if isinstance(news, ChildEnded):
+            self._used[news.turn_id] = news.used
+        return event_of(news, self.depth)
+
+    def count(self, facts: Sequence[Fact]) -> ChildrenUse:
+        """What the children used whose ends are among ``facts``, which are the turn's from now on: each end counts once."""
+        ended = [fact.child_turn_id for fact in facts if isinstance(fact, SubagentCompleted)]
+        self.children.told(started=[fact.child_turn_id for fact in facts if isinstance(fact, SubagentStarted)], ended=ended)
+        return _sum_of(self._used.pop(turn_id) for turn_id in ended)
 
     async def _task(self, call: ToolCall) -> ChildTask | ToolOutcome:
         try:
@@ -103,7 +100,10 @@ class Delegation:
             return _error("Not run: the goal is empty.")
         if self.depth >= self.max_depth:
             return _error("Not run: this agent is at the depth limit and cannot delegate. Do the work yourself.")
-        tools = await self._tools_for(asked.toolsets)
+        try:
+            tools = await self._tools_for(asked.toolsets)
+        except UnavailableError as error:
+            return _error(f"Not run: {error.detail}")
         if isinstance(tools, ToolOutcome):
             return tools
         return ChildTask(
@@ -118,7 +118,7 @@ class Delegation:
         )
 
     async def _tools_for(self, toolsets: Sequence[str] | None) -> tuple[ToolSpec, ...] | ToolOutcome:
-        """The tools of a child: never one that its parent does not have."""
+        """The tools of a child: never one that its parent does not have. Raises UnavailableError when a toolset cannot be listed."""
         names: set[str] | None = None
         if toolsets is not None:
             known = self.toolbox.toolset_names()
@@ -134,23 +134,40 @@ class Delegation:
         return traits.interactive or traits.approval or name == MEMORY_TOOL or at_limit
 
 
-def subagent_completed(ended: ChildEnded) -> SubagentCompleted:
-    """The event of a child's end."""
-    return SubagentCompleted(
-        tool_call_id=ended.tool_call_id,
-        child_turn_id=ended.turn_id,
-        card_id=ended.card_id,
-        status=ended.status,
-        reason=ended.reason,
-        output=ended.output[:MAX_EVENT_TEXT],
-        iterations=ended.used.iterations,
-        usage=ended.used.usage,
-        cost_usd=ended.used.cost_usd,
-    )
+def event_of(news: ChildNews, depth: int) -> Fact | None:
+    """The event of the parent, which is at ``depth``, for what happened to a child of it; ``None`` when there is none."""
+    match news:
+        case ChildStarted():
+            return SubagentStarted(
+                tool_call_id=news.tool_call_id,
+                child_turn_id=news.turn_id,
+                child_session_id=news.session_id,
+                card_id=news.card_id,
+                depth=depth + 1,
+            )
+        case ChildEnded():
+            return SubagentCompleted(
+                tool_call_id=news.tool_call_id,
+                child_turn_id=news.turn_id,
+                card_id=news.card_id,
+                status=news.status,
+                reason=news.reason,
+                output=news.output[:MAX_EVENT_TEXT],
+                iterations=news.used.iterations,
+                usage=news.used.usage,
+                cost_usd=news.used.cost_usd,
+            )
+        case ChildRefused():
+            return None
 
 
-def sum_of(used: Iterable[ChildrenUse]) -> ChildrenUse:
-    """What several children used together."""
+def told_late(news: Sequence[ChildNews], depth: int) -> tuple[tuple[Fact, ...], ChildrenUse]:
+    """The events for what the loop was not told any more, and what these children used."""
+    facts = [event_of(one, depth) for one in news]
+    return tuple(fact for fact in facts if fact is not None), _sum_of(one.used for one in news if isinstance(one, ChildEnded))
+
+
+def _sum_of(used: Iterable[ChildrenUse]) -> ChildrenUse:
     total = ChildrenUse()
     for one in used:
         total += one

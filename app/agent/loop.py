@@ -177,7 +177,7 @@ class AgentLoop:
         )
         async with aclosing(calls) as finished:
             async for told, ended in finished:
-                run.count_children()
+                run.count_children(told)
                 if told:
                     yield Record(events=tuple(told), messages=(), state=run.state)
                 run.state = machine.count_tools(run.state, ended)

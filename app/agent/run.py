@@ -12,7 +12,7 @@ from app.agent.batch import Rules
 from app.agent.budget import Budget, DayAllowance, output_limit, within_day
 from app.agent.client_tools import ClientTools, options_of
 from app.agent.conversation import Conversation
-from app.agent.delegation import Delegation, sum_of
+from app.agent.delegation import Delegation
 from app.agent.pausing import Waits, own_tools
 from app.agent.tool_calls import Telling
 from app.domain.children import DELEGATE_TOOL
@@ -116,15 +116,14 @@ class Run:
         if delegation is None:
             return ()
         told = [delegation.told(ended) for ended in delegation.children.news()]
-        self.count_children()
-        return tuple(fact for fact in told if fact is not None)
+        facts = tuple(fact for fact in told if fact is not None)
+        self.count_children(facts)
+        return facts
 
-    def count_children(self) -> None:
-        """Add what children that have ended used."""
-        if self.delegation is not None and self.delegation.used:
-            used = sum_of(self.delegation.used)
-            self.delegation.used.clear()
-            self.state = machine.count_children(self.state, used)
+    def count_children(self, facts: Sequence[Fact]) -> None:
+        """Add what children used whose ends are among ``facts``, which are recorded next."""
+        if self.delegation is not None and facts:
+            self.state = machine.count_children(self.state, self.delegation.count(facts))
 
     @property
     def state(self) -> MachineState:

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from app.api.authentication import principal
 from app.api.errors import problem_response
 from app.api.services import services_of
+from app.domain.children import ChildrenUse
 from app.domain.conversation_events import ActionCall
 from app.domain.events import Problem, rfc3339
 from app.domain.ids import SessionId, TurnId
@@ -39,8 +40,8 @@ class RequiredAction(msgspec.Struct, frozen=True, kw_only=True):
 class TurnBody(msgspec.Struct, frozen=True, kw_only=True):
     """A turn; ``session_id`` is ``null`` for a stateless call.
 
-    ``output`` is the answer, or the partial text of an interrupted turn; ``error`` is set when it failed; ``requires_action`` while it
-    waits for somebody.
+    ``output`` is the answer, or the partial text of an interrupted turn; ``error`` is set when it failed; ``children`` is what child turns
+    used beside it, ``null`` without any; ``requires_action`` is set while it waits for somebody.
     """
 
     id: TurnId
@@ -55,6 +56,7 @@ class TurnBody(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float | None
     route: RouteRef | None
     routes: tuple[RouteUse, ...]
+    children: ChildrenUse | None
     last_event_id: int
     metadata: dict[str, str]
     background: bool
@@ -101,6 +103,7 @@ def turn_body(view: TurnView) -> TurnBody:
         cost_usd=view.machine.cost_usd,
         route=view.machine.route,
         routes=view.machine.routes,
+        children=view.machine.children,
         last_event_id=view.last_seq,
         metadata=view.request.metadata,
         background=view.request.background,

@@ -3,9 +3,10 @@
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from app.domain.children import ChildEnded, ChildNews, ChildTask
+from app.domain.children import ChildNews, ChildTask
 from app.domain.compaction import Room
 from app.domain.guardrails import ToolTraits
+from app.domain.ids import TurnId
 from app.domain.messages import ToolCall, ToolSpec
 from app.domain.model import ModelChunk, ModelRequest, RouteRef, Usage
 from app.domain.tenants import Purpose, Tenant
@@ -94,5 +95,8 @@ class ChildTurns(Protocol):
         interrupted when its parent ends.
         """
 
-    def news(self) -> list[ChildEnded]:
-        """Children in the background that have ended and were not told yet. No I/O."""
+    def news(self) -> list[ChildNews]:
+        """Children that have ended and were not told yet; now they are. One whose beginning was not told either comes with it. No I/O."""
+
+    def told(self, *, started: Iterable[TurnId], ended: Iterable[TurnId]) -> None:
+        """The beginnings and the ends of these children are among the facts of their parent. No I/O."""

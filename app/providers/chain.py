@@ -143,7 +143,7 @@ class FallbackChain(ModelClient):
         if not able:
             missing = missing_option(self._targets[0].route, request.options)
             detail = f"No route of the chain can be asked for the option {missing}."
-            raise ModelUnavailableError(FailureReason.UNSUPPORTED, detail, ())
+            raise ModelUnavailableError(FailureReason.UNSUPPORTED, detail)
         return able
 
     async def _is_due(self, choice: Selected, call: Call) -> bool:

@@ -10,10 +10,12 @@ from app.domain.sessions import Page
 from app.store.engine import Database, Statement
 
 _ENDED = "('done', 'failed', 'cancelled')"
-# The card of a child that has ended is no longer running, even where nobody came to say so on it.
+# The card of a child that has ended is no longer running, even where nobody came to say so on it; one that never began is given up with its
+# parent's turn.
 _COLUMNS = """c.id, c.session_id, c.turn_id, c.child_turn_id, c.title, c.owner, c.result,
-    CASE WHEN c.state = 'running' AND c.child_turn_id IS NOT NULL
+    CASE WHEN c.state IN ('todo', 'running') AND c.child_turn_id IS NOT NULL
               AND NOT EXISTS (SELECT 1 FROM turns w WHERE w.id = c.child_turn_id AND w.ended_at IS NULL)
+              AND (c.state = 'running' OR NOT EXISTS (SELECT 1 FROM turns p WHERE p.id = c.turn_id AND p.ended_at IS NULL))
          THEN 'cancelled' ELSE c.state END AS state,
     (extract(epoch FROM c.created_at) * 1000)::bigint AS created_at_ms, (extract(epoch FROM c.started_at) * 1000)::bigint AS started_at_ms,
     (extract(epoch FROM c.ended_at) * 1000)::bigint AS ended_at_ms, (extract(epoch FROM c.updated_at) * 1000)::bigint AS updated_at_ms"""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,8 +76,9 @@ class _Child:
     """Its writing; the result is why it came to nothing, if it did."""
     end: "asyncio.Task[ChildEnded] | None" = None
     """Waits for its end, once it runs."""
-    told: bool = False
-    """Its end was given to the parent."""
+    start_told: bool = False
+    end_told: bool = False
+    """What of it is among the facts of its parent."""
 
 
 class TurnChildren(ChildTurns):
@@ -94,7 +95,7 @@ class TurnChildren(ChildTurns):
         self._reason = reason
         self._open: set[_Child] = set()
         self._unseen: list[_Child] = []
-        """Children whose end the parent was not told."""
+        """Children whose end is not among the parent's facts."""
         self._closed = False
 
     @override
@@ -112,28 +113,36 @@ class TurnChildren(ChildTurns):
                 yield ChildRefused(detail=failure or _NOT_STARTED)
                 return
             kept = task.background
-            yield ChildStarted(tool_call_id=task.tool_call_id, turn_id=child.turn_id, session_id=child.session_id, card_id=child.card_id)
+            yield _started(child)
             if kept:
                 return
             yield await asyncio.shield(child.end)
-            child.told = True
         finally:
             if not kept:
                 await self._stop(child, self._reason())
 
     @override
-    def news(self) -> list[ChildEnded]:
+    def news(self) -> list[ChildNews]:
         """See :class:`app.ports.ChildTurns`."""
-        news = []
+        news: list[ChildNews] = []
         for child in self._unseen:
-            if child.end is not None and child.end.done() and not child.told:
-                child.told = True
-                news.append(child.end.result())
-        self._unseen = [child for child in self._unseen if not child.told]
+            if child.end is not None and child.end.done():
+                news += [child.end.result()] if child.start_told else [_started(child), child.end.result()]
+                child.start_told = child.end_told = True
+        self._unseen = [child for child in self._unseen if not child.end_told]
         return news
 
-    async def settle(self, reason: InterruptReason) -> list[ChildEnded]:
-        """Interrupt what still runs and wait for its end; no child begins any more. Returns the ends that were not told."""
+    @override
+    def told(self, *, started: Iterable[TurnId], ended: Iterable[TurnId]) -> None:
+        """See :class:`app.ports.ChildTurns`."""
+        begun, over = set(started), set(ended)
+        for child in self._unseen:
+            child.start_told = child.start_told or child.turn_id in begun
+            child.end_told = child.turn_id in over
+        self._unseen = [child for child in self._unseen if not child.end_told]
+
+    async def settle(self, reason: InterruptReason) -> list[ChildNews]:
+        """Interrupt what still runs and wait for its end; no child begins any more. Returns what was not told yet."""
         self._closed = True
         await asyncio.gather(*(self._stop(child, reason) for child in list(self._open)))
         return self.news()
@@ -208,6 +217,8 @@ class TurnChildren(ChildTurns):
         """What becomes of a child; its card says it as well."""
         parts = self._parts
         await self._running.until_ended(child.turn_id)
+        if child.born is not None:
+            await asyncio.wait((child.born,))  # it still writes to the card, which is to say the end in the end
         view = await patiently(lambda: parts.turns.get(self._tenant.id, child.turn_id), parts.clock)
         ended = _ended(child, view)
         change = CardChange(state=_CARD_STATES[ended.status], result=ended.output[:MAX_CARD_RESULT])
@@ -217,7 +228,7 @@ class TurnChildren(ChildTurns):
 
     def _forget(self, child: _Child) -> None:
         self._open.discard(child)
-        child.share.leave()
+        child.share.leave(begun=child.end is not None)
 
     async def _new_session(self, child: _Child) -> NewSession:
         parent = await self._parts.sessions.get(self._tenant.id, self._session_id)
@@ -288,6 +299,10 @@ class TurnChildren(ChildTurns):
 
     def _id(self, prefix: str) -> str:
         return make_id(prefix, self._parts.clock.unix_ms(), secrets.token_bytes(10))
+
+
+def _started(child: _Child) -> ChildStarted:
+    return ChildStarted(tool_call_id=child.task.tool_call_id, turn_id=child.turn_id, session_id=child.session_id, card_id=child.card_id)
 
 
 class _Outcome(msgspec.Struct):

@@ -12,7 +12,7 @@ import msgspec
 from app.agent import machine
 from app.agent.allowance import Allowance, Share
 from app.agent.budget import Budget
-from app.agent.delegation import subagent_completed, sum_of
+from app.agent.delegation import told_late
 from app.agent.facts import End, Pause, Record, Show
 from app.agent.loop import AgentLoop
 from app.agent.run import LoopParts
@@ -126,6 +126,8 @@ class TurnRunner:
         except LeaseLostError:
             self._parts.counters.lost += 1
             logger.warning("the turn was taken over by another replica", extra={"turn_id": self._turn.fence.turn_id})
+            if self._children is not None:
+                await self._children.settle(InterruptReason.WORKER_LOST)
         finally:
             if self._writer.share is not None:
                 self._writer.share.close()
@@ -288,8 +290,9 @@ class TurnRunner:
         state = state or self._writer.state
         late = [] if self._children is None else await self._children.settle(reason)
         if late:
-            state = machine.count_children(state, sum_of(ended.used for ended in late))
-            await self._writer.record(tuple(subagent_completed(ended) for ended in late), (), state)
+            facts, used = told_late(late, self._turn.request.depth)
+            state = machine.count_children(state, used)
+            await self._writer.record(facts, (), state)
         return state
 
     async def _record(self, fact: Record) -> None:
@@ -357,8 +360,8 @@ class TurnRunner:
         """End the turn with everything that keeps its session's history valid, in one commit. Its children end first."""
         if self._children is not None:
             late = await self._children.settle(outcome.reason if isinstance(outcome, Interrupted) else InterruptReason.REQUESTED)
-            before = (*before, *(subagent_completed(ended) for ended in late))
-            state = machine.count_children(state or self._open_state(), sum_of(ended.used for ended in late))
+            facts, used = told_late(late, self._turn.request.depth)
+            before, state = (*before, *facts), machine.count_children(state or self._open_state(), used)
         results = [] if leaves_calls(outcome) else self._unanswered(messages)
         added = [*messages, *results]
         spoken = self._turn.request.kind is TurnKind.CHAT
@@ -390,6 +393,5 @@ class TurnRunner:
                 usage=counted.usage,
                 cost_usd=counted.cost_usd,
                 routes=counted.routes,
-                children=counted.children,
             )
         return msgspec.structs.replace(state, attempts=max(state.attempts, self._open_attempt))

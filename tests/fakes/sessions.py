@@ -80,8 +80,8 @@ class InMemorySessions(SessionStore):
         self._check()
         found = [
             self._view(session)
-            for session in sorted(self._sessions.values(), key=lambda session: session.id, reverse=True)
-            if session.tenant_id == tenant_id and (before is None or session.id < before) and user in (None, session.user)
+            for session in self.of_tenant(tenant_id)
+            if (before is None or session.id < before) and user in (None, session.user)
         ]
         return Page(data=tuple(found[:limit]), next_cursor=found[limit - 1].id if len(found) > limit else None)
 
@@ -101,9 +101,15 @@ class InMemorySessions(SessionStore):
             return False
         if session_id in self.running:
             raise ConflictError("turn_in_progress", "A turn of this session is not over.", turn_id=self.running[session_id])
+        self._remove(session_id)
+        return True
+
+    def _remove(self, session_id: SessionId) -> None:
+        """Its children's sessions go with it."""
+        for child in [known.id for known in self._sessions.values() if known.parent_session_id == session_id]:
+            self._remove(child)
         del self._sessions[session_id]
         del self.messages[session_id]
-        return True
 
     def _check(self) -> None:
         if self.away:

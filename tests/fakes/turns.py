@@ -458,6 +458,8 @@ class InMemoryTurns(TurnStore):
         return [self._open_turn(row, resumed=True) for row in taken]
 
     def _is_lost(self, row: TurnRow, owner: ReplicaId, known: Sequence[TurnId]) -> bool:
+        if any(child.new.parent_turn_id == row.new.id and not child.state.terminal for child in self.rows.values()):
+            return False
         if row.owner != owner:
             return not self._replicas.is_alive(row.owner)
         return row.new.id not in known and (row.started_at or 0.0) < self._clock.monotonic() - self._ttl_s

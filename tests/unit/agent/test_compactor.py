@@ -19,9 +19,9 @@ from app.domain.guardrails import GuardrailThresholds
 from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
 from app.domain.memory import Memory
 from app.domain.messages import Message, MessageKind, StoredMessage
-from app.domain.model import AttemptAccepted, FailureReason, MessageDelta, ReasoningDelta, RouteRef, Usage
+from app.domain.model import AttemptAccepted, FailureReason, MessageDelta, ReasoningDelta, RouteRef, RouteUse, Usage
 from app.domain.openings import Kept, OpenTurn
-from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, Fence, MachineState, RouteUse, TurnRequest
+from app.domain.turns import Completed, CompletedReason, Failed, FailedReason, Fence, MachineState, TurnRequest
 from app.ports import MemoryStore, TodoStore
 from tests.fakes.clock import HandClock
 from tests.fakes.scripted_model import PRIMARY, Script, ScriptedModel, reply

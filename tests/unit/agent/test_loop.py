@@ -424,7 +424,7 @@ async def test_what_was_used_until_an_interrupt_is_in_the_state(
     chunks: Sequence[ModelChunk], shown: int, used: dict[RouteRef, Usage]
 ) -> None:
     model = ScriptedModel([*((chunk,) for chunk in chunks), asyncio.Event()])
-    loop = loop_of(model, Tools())
+    loop = loop_of(model, Tools(), opened())
     await cancelled_while(loop.run(opened(), INPUT), model.waiting)
     state = loop.interrupted_state(shown)
     assert state is not None
