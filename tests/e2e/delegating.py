@@ -12,6 +12,11 @@ from tests.e2e.scenes import of_type
 FOR_EVER = '[[sim tool=lookup args={"q":"$round"} rounds=9999]]'
 """A goal that never comes to an end by itself."""
 
+TOOLSETS = ["core", "delegation", "operator"]
+"""Of sessions that may delegate."""
+BARE = ["core", "delegation"]
+"""The same where the operator has no tools of his own."""
+
 
 def says(text: str) -> str:
     """A goal that is answered at once."""

@@ -166,9 +166,9 @@ def frame_types(frames: list[bytes]) -> list[str]:
     return [_type(frame).decode() for frame in frames]
 
 
-async def create_sessions(http: aiohttp.ClientSession, url: str, count: int) -> list[str]:
+async def create_sessions(http: aiohttp.ClientSession, url: str, count: int, **body: object) -> list[str]:
     async def one() -> str:
-        async with http.post(f"{url}/sessions", json={}) as response:
+        async with http.post(f"{url}/sessions", json=body) as response:
             assert response.status == 201, await response.text()
             return str((await response.json())["id"])
 

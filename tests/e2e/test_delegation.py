@@ -10,7 +10,7 @@ from app.domain.model import ApiMode
 from app.domain.tenants import TenantSettings
 from app.simulator import raw_script
 from tests.e2e.chains import every_mode, goes_on
-from tests.e2e.delegating import calls, cards, check, child_turns, delegates, looks_up, of_children, results, says
+from tests.e2e.delegating import TOOLSETS, calls, cards, check, child_turns, delegates, looks_up, of_children, results, says
 from tests.e2e.harness import tenant
 from tests.e2e.openai_clients import openai_of, user
 from tests.e2e.operator_tools import runs
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @every_mode
 async def test_a_sub_agent_answers_its_parent_and_the_session_goes_on(stage: Stage, mode: ApiMode) -> None:
     async with steady(stage, mode) as client:
-        session = await client.session(system_prompt="Be brief.")
+        session = await client.session(system_prompt="Be brief.", toolsets=TOOLSETS)
         frames = await client.run(session, delegates(looks_up(2, "There are forty-two."), context="The archive is in the attic."))
 
         started, completed = of_type(frames, "subagent.started"), of_type(frames, "subagent.completed")
@@ -58,7 +58,7 @@ async def test_a_sub_agent_answers_its_parent_and_the_session_goes_on(stage: Sta
 
 async def test_several_at_once_and_those_beyond_the_limit_are_not_run(stage: Stage) -> None:
     async with steady(stage) as client:
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         together = [calls(("meet", {"party": "trio", "size": 3}), text=f"Part {number}.") for number in range(3)]
         frames = await client.run(session, delegates(*together, says("Never.")))
         assert len(of_type(frames, "subagent.started")) == 3
@@ -77,12 +77,12 @@ async def test_several_at_once_and_those_beyond_the_limit_are_not_run(stage: Sta
 
 async def test_one_that_fails_costs_its_siblings_nothing(stage: Stage) -> None:
     async with steady(stage) as client:
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         frames = await client.run(session, delegates(says("Fine."), "[[sim status=400]]"))
         fine, broken = await results(client, session)
         assert "Fine." in fine
         assert broken.startswith("[sub-agent failed: ")
-        assert [card["state"] for card in await cards(client, session)] == ["done", "failed"]
+        assert sorted(card["state"] for card in await cards(client, session)) == ["done", "failed"]
         assert frames[-1].data["reason"] == "answer"
         assert frames[-1].data["children"]["turns"] == 2
         await check(client, stage.provider, session, frames)
@@ -91,7 +91,7 @@ async def test_one_that_fails_costs_its_siblings_nothing(stage: Stage) -> None:
 
 async def test_sub_agents_of_sub_agents_down_to_the_limit(stage: Stage) -> None:
     async with steady(stage) as client:
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         inner = delegates(says("Too deep."), text="I had to do it myself.")
         frames = await client.run(session, delegates(delegates(inner, text="Passed on.")))
         (first, second) = await child_turns(client, frames)
@@ -112,7 +112,7 @@ async def test_a_tenant_sets_how_many_how_deep_and_how_long(stage: Stage) -> Non
     settings = TenantSettings(max_concurrent_children=1, max_delegation_depth=1, max_child_iterations=2)
     await stage.replica.gateway.tenants.apply(msgspec.structs.replace(spec, settings=settings), generate_key=False)
     async with stage.replica.client("agw_test-key-of-narrow-0123456789") as client:
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         frames = await client.run(session, delegates(looks_up(5, "Done."), says("Second.")))
         (completed,) = of_type(frames, "subagent.completed")
         assert (completed.data["reason"], completed.data["iterations"]) == ("budget_exhausted", 2)
@@ -150,7 +150,7 @@ BAD = {
 
 async def test_what_cannot_be_delegated_is_answered(stage: Stage) -> None:
     async with steady(stage) as client:
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         for arguments in BAD.values():
             listed = json.dumps([{"name": "delegate_task", "arguments": arguments}])
             frames = await client.run(session, f'[[sim calls={listed} text="Never mind."]]')
@@ -162,7 +162,7 @@ async def test_what_cannot_be_delegated_is_answered(stage: Stage) -> None:
 
 async def test_a_long_answer_is_cut_for_the_parent_and_whole_at_the_child(stage: Stage) -> None:
     async with steady(stage, output_tokens=20_000) as client:
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         frames = await client.run(session, delegates("[[sim tokens=9000]]"))
         (result,) = await results(client, session)
         assert 24_000 < len(result) < 24_400
@@ -177,7 +177,7 @@ async def test_a_long_answer_is_cut_for_the_parent_and_whole_at_the_child(stage:
 async def test_in_the_background_the_parent_goes_on_and_waits_for_the_card(stage: Stage) -> None:
     provider, writer = stage.provider, WRITERS[ApiMode.CHAT_COMPLETIONS]
     async with steady(stage) as client:
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         goal = calls(("meet", {"party": "child", "size": 2}), text="At last.")
         both = calls(("delegate_task", {"goal": goal, "background": True}), ("meet", {"party": "parent", "size": 2}), text="I waited.")
         async with client.turn(session, both) as stream:
@@ -200,7 +200,7 @@ async def test_in_the_background_the_parent_goes_on_and_waits_for_the_card(stage
 
 async def test_what_still_runs_in_the_background_ends_before_its_parent(stage: Stage) -> None:
     async with steady(stage) as client:
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         frames = await client.run(session, delegates(calls(("slow", {})), background=True, text="Enough."))
         (completed,) = of_type(frames, "subagent.completed")
         assert (completed.data["status"], completed.data["reason"]) == ("interrupted", "requested")
@@ -212,7 +212,7 @@ async def test_what_still_runs_in_the_background_ends_before_its_parent(stage: S
 
 async def test_an_openai_client_sees_no_more_of_a_sub_agent_than_the_answer(stage: Stage) -> None:
     async with stage.client() as client, openai_of(client) as openai:
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         text = delegates(says("Found."), text="It was found.")
         stream = await openai.chat.completions.create(
             model="default", messages=[user(text)], stream=True, extra_body={"session_id": session}

@@ -9,7 +9,7 @@ import pytest
 
 from app.domain.tenants import Prices, TenantSettings
 from app.simulator.log import RecordedRequest
-from tests.e2e.delegating import FOR_EVER, check, child_turns, delegates, looks_up, of_children, results, says
+from tests.e2e.delegating import FOR_EVER, TOOLSETS, check, child_turns, delegates, looks_up, of_children, results, says
 from tests.e2e.harness import Frame, tenant
 from tests.e2e.scenes import of_type
 from tests.e2e.stage import Stage
@@ -41,7 +41,7 @@ def closing_calls(requests: list[RecordedRequest]) -> list[RecordedRequest]:
 @pytest.mark.parametrize("limit", [2, 4, 5, 12, 30])
 async def test_all_model_calls_of_a_tree_stay_within_the_parents_iterations_and_one_closing_call(stage: Stage, limit: int) -> None:
     async with steady(stage) as client:
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         frames = await client.run(session, TREE, max_iterations=limit)
         end = whole(frames)
         requests = list(stage.provider.requests)
@@ -58,7 +58,7 @@ async def test_all_model_calls_of_a_tree_stay_within_the_parents_iterations_and_
 
 async def test_what_children_left_is_the_parents(stage: Stage) -> None:
     async with steady(stage) as client:
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         goals = delegates(looks_up(1, "One."), looks_up(1, "Two."), "[[sim status=400]]")
         frames = await client.run(session, goals, max_iterations=10)
         end = whole(frames)
@@ -74,7 +74,7 @@ async def test_what_children_left_is_the_parents(stage: Stage) -> None:
 
 async def test_with_nothing_left_a_delegation_is_answered_so(stage: Stage) -> None:
     async with steady(stage) as client:
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         frames = await client.run(session, delegates(says("Never.")), max_iterations=1)
         assert await results(client, session) != []
         (result,) = await results(client, session)
@@ -87,7 +87,7 @@ async def test_with_nothing_left_a_delegation_is_answered_so(stage: Stage) -> No
 
 async def test_the_tokens_of_a_turn_are_those_of_all_turns_below_it(stage: Stage) -> None:
     async with steady(stage) as client:
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         limit = 60_000
         frames = await client.run(session, TREE, max_tokens=limit)
         end = whole(frames)
@@ -100,7 +100,7 @@ async def test_the_tokens_of_a_turn_are_those_of_all_turns_below_it(stage: Stage
 
 async def test_the_money_of_a_turn_is_that_of_all_turns_below_it(stage: Stage) -> None:
     async with steady(stage, prices=PRICES) as client:
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         limit = 0.6
         frames = await client.run(session, TREE, max_cost_usd=limit)
         end = whole(frames)
@@ -113,7 +113,7 @@ async def test_the_money_of_a_turn_is_that_of_all_turns_below_it(stage: Stage) -
 async def test_what_children_may_say_at_the_same_time_fits_into_the_whole(stage: Stage, limit: dict[str, Any]) -> None:
     provider = stage.provider
     async with steady(stage, prices=PRICES, output_tokens=20_000, max_output_tokens=20_000) as client:
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         async with client.turn(session, delegates(*["[[sim silent]]"] * 3), **limit) as stream:
             first, *under_way = await provider.wait_for_requests(4, 5)
             await client.http.delete(f"/turns/{(await stream.until('subagent.started')).data['turn_id']}")
@@ -132,7 +132,7 @@ async def test_a_day_counts_every_child_once(stage: Stage) -> None:
     settings = TenantSettings(tokens_per_day=1_000_000, max_concurrent_turns=1)
     await stage.replica.gateway.tenants.apply(msgspec.structs.replace(spec, settings=settings), generate_key=False)
     async with stage.replica.client(key) as client:
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
 
         async def left(text: str) -> tuple[int, dict[str, Any]]:
             response: httpx.Response = await client.http.post(
@@ -151,7 +151,7 @@ async def test_a_day_counts_every_child_once(stage: Stage) -> None:
 
 async def test_a_budget_warning_tells_what_is_left_of_the_whole(stage: Stage) -> None:
     async with steady(stage) as client:
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         frames = await client.run(session, delegates(looks_up(6, "Six."), rounds=9), max_iterations=12)
         first = of_type(frames, "budget.warning")[0]
         assert first.data["iteration"] <= first.data["max_iterations"] < 12

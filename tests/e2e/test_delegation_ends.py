@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 
 from app.simulator.server import Simulator
-from tests.e2e.delegating import FOR_EVER, calls, cards, check, child_turns, delegates, results, says
+from tests.e2e.delegating import BARE, FOR_EVER, TOOLSETS, calls, cards, check, child_turns, delegates, results, says
 from tests.e2e.harness import TERMINAL, Client, Replica
 from tests.e2e.operator_tools import runs
 from tests.e2e.processes import FAST_LEASE, Reader, create_sessions, frame_types, gateway_process, reading
@@ -39,7 +39,7 @@ async def test_an_interrupt_stops_a_whole_tree_within_a_second(database_url: str
     async with opened(database_url, provider) as (_, client):
         for leaf in (FOR_EVER, HELD, PACED, calls(("slow", {}))):
             provider.clear()
-            session = await client.session()
+            session = await client.session(toolsets=TOOLSETS)
             async with client.turn(session, tree(leaf)) as stream:
                 turn_id = (await stream.until("subagent.started", 3)).data["turn_id"]
                 await provider.wait_for_requests(13, 10)
@@ -61,7 +61,7 @@ async def test_an_interrupt_stops_a_whole_tree_within_a_second(database_url: str
 
 async def test_an_interrupt_comes_from_anywhere(database_url: str, provider: Simulator) -> None:
     async with opened(database_url, provider) as (_, client), opened(database_url, provider) as (_, elsewhere):
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         async with client.turn(session, tree(HELD)) as stream:
             turn_id = (await stream.until("subagent.started", 3)).data["turn_id"]
             await provider.wait_for_requests(13, 10)
@@ -73,7 +73,7 @@ async def test_an_interrupt_comes_from_anywhere(database_url: str, provider: Sim
 
 
 async def test_a_child_alone_can_be_stopped_and_its_parent_goes_on(client: Client, provider: Simulator) -> None:
-    session = await client.session()
+    session = await client.session(toolsets=BARE)
     async with client.turn(session, delegates(HELD, says("Fine."))) as stream:
         fine = (await stream.until("subagent.completed")).data["child_turn_id"]
         if len(of_type(stream.frames, "subagent.started")) < 2:
@@ -90,7 +90,7 @@ async def test_a_child_alone_can_be_stopped_and_its_parent_goes_on(client: Clien
 
 
 async def test_a_client_that_leaves_and_a_turn_that_supersedes_stop_the_children_too(client: Client, provider: Simulator) -> None:
-    session = await client.session()
+    session = await client.session(toolsets=BARE)
     async with client.turn(session, delegates(HELD), on_disconnect="cancel") as stream:
         gone = (await stream.until("subagent.started")).data
         await provider.wait_for_requests(2, 5)
@@ -107,7 +107,7 @@ async def test_a_client_that_leaves_and_a_turn_that_supersedes_stop_the_children
 
 
 async def test_a_childs_session_goes_with_its_parents_and_is_its_tenants_alone(client: Client, gateway: Replica) -> None:
-    session = await client.session()
+    session = await client.session(toolsets=BARE)
     frames = await client.run(session, delegates(says("Fine.")))
     (child,) = await child_turns(client, frames)
     routes = (f"/sessions/{child['session_id']}", f"/turns/{child['id']}", f"/turns/{child['id']}/events", f"/sessions/{session}/kanban")
@@ -123,7 +123,7 @@ async def test_a_childs_session_goes_with_its_parents_and_is_its_tenants_alone(c
 
 async def test_a_replica_that_leaves_hands_the_parent_over_and_ends_the_children(database_url: str, provider: Simulator) -> None:
     async with opened(database_url, provider) as (leaving, client), opened(database_url, provider) as (_, staying):
-        session = await client.session()
+        session = await client.session(toolsets=TOOLSETS)
         async with client.turn(session, delegates(PACED, text="Without it.")) as stream:
             child = (await stream.until("subagent.started")).data
             await provider.wait_for_requests(3, 5)
@@ -146,7 +146,7 @@ async def test_a_killed_process_leaves_no_child_and_no_parent_open(database_url:
         gateway_process(database_url, tmp_path, FAST_LEASE) as survivor,
         reading() as http,
     ):
-        (session,) = await create_sessions(http, victim.url, 1)
+        (session,) = await create_sessions(http, victim.url, 1, toolsets=BARE)
         reader = Reader(http)
         post = asyncio.create_task(reader.start(victim.url, session, tree(HELD)))
         await provider.wait_for_requests(13, 10)
