@@ -100,6 +100,7 @@ class TurnRunner:
         self._announced = announced
         self._writer = TurnWriter(turn, store=parts.turns, log=parts.log, lease=parts.lease, clock=parts.clock, counters=parts.counters)
         self._loop: AgentLoop | None = None
+        self._loaded = False
         self._open_attempt = 0
         self._open_text: list[str] = []
         self._open_chars = 0
@@ -159,8 +160,6 @@ class TurnRunner:
             if self._turn.cancel_reason is None:
                 await self._run_loop(tenant)
             else:
-                if self._turn.state.paused is not None:
-                    await self._load()  # it has calls without results
                 await self._close(Interrupted(reason=self._turn.cancel_reason))
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -238,6 +237,7 @@ class TurnRunner:
             self._writer.placed = list(self._turn.working_set)
         elif session_id is not None:
             self._writer.placed = await patiently(lambda: parts.messages.working_set(session_id), parts.clock)
+        self._loaded = True
 
     def _first_events(self, model: ModelClient) -> tuple[Fact, ...]:
         turn = self._turn
@@ -362,6 +362,8 @@ class TurnRunner:
             late = await self._children.settle(outcome.reason if isinstance(outcome, Interrupted) else InterruptReason.REQUESTED)
             facts, used = told_late(late, self._turn.request.depth)
             before, state = (*before, *facts), machine.count_children(state or self._open_state(), used)
+        if not self._loaded and self._turn.state.paused is not None:
+            await self._load()  # it ends before it goes on, and has calls without results
         results = [] if leaves_calls(outcome) else self._unanswered(messages)
         added = [*messages, *results]
         spoken = self._turn.request.kind is TurnKind.CHAT

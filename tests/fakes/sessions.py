@@ -1,5 +1,7 @@
 """Sessions and their messages in memory: :class:`app.ports.SessionStore` and :class:`app.ports.MessageStore`."""
 
+import asyncio
+
 import msgspec
 from typing_extensions import override
 
@@ -136,9 +138,13 @@ class InMemoryMessages(MessageStore):
 
     def __init__(self, sessions: InMemorySessions) -> None:
         self._sessions = sessions
+        self.rounds = 0
+        """Of the event loop, which reading a working set takes."""
 
     @override
     async def working_set(self, session_id: SessionId) -> list[StoredMessage]:
+        for _ in range(self.rounds):
+            await asyncio.sleep(0)
         return [row for row in self._sessions.messages.get(session_id, []) if not row.archived]
 
     @override

@@ -35,6 +35,10 @@ class InMemoryTenants(TenantStore):
         self._by_hash[hashlib.sha256(api_key.encode()).digest()] = Principal(tenant=tenant, key_id=KeyId(f"key_{name}"))
         return tenant
 
+    def forget(self, tenant: Tenant) -> None:
+        """Nobody finds the tenant any more."""
+        self._by_hash = {key_hash: entry for key_hash, entry in self._by_hash.items() if entry.tenant.id != tenant.id}
+
     @override
     async def authenticate(self, key_hash: bytes) -> Principal | None:
         return self._by_hash.get(key_hash)

@@ -141,6 +141,34 @@ async def test_an_interrupt_at_any_moment_around_the_answer_ends_the_turn_once(s
     assert ends == {(True, TurnState.INTERRUPTED), (False, TurnState.INTERRUPTED), (False, TurnState.COMPLETED)}
 
 
+async def test_an_interrupt_while_an_answered_turn_reads_its_session_leaves_no_call_without_a_result(
+    stage: Stage, server: TurnServer, turns: Turns
+) -> None:
+    stage.messages.rounds = 40
+    ends = set()
+    for moment in range(0, 60, 4):
+        turn_id = await waiting(stage, server)
+        assert await gives(turns, stage, turn_id)
+        await settle(moment)
+        await turns.interrupt(stage.tenant.id, turn_id)
+        await stage.until(lambda turn_id=turn_id: stage.state(turn_id).terminal)  # type: ignore[misc]
+        await check(stage, turn_id)
+        assert types(stage.frames(turn_id)).count("tool.completed") == 1
+        ends.add(stage.state(turn_id))
+    assert TurnState.INTERRUPTED in ends
+
+
+async def test_a_turn_that_cannot_go_on_from_its_answers_leaves_no_call_without_a_result(
+    stage: Stage, server: TurnServer, turns: Turns
+) -> None:
+    turn_id = await waiting(stage, server)
+    stage.tenants.forget(stage.tenant)
+    assert await gives(turns, stage, turn_id)
+    await stage.until(lambda: stage.state(turn_id) is TurnState.FAILED)
+    await check(stage, turn_id)
+    assert types(stage.frames(turn_id)).count("tool.completed") == 1
+
+
 async def test_given_answers_stay_when_the_turn_is_stopped_before_it_goes_on(stage: Stage, server: TurnServer) -> None:
     turn_id = await waiting(stage, server)
     await server.stop()
