@@ -165,10 +165,9 @@ SELECT (SELECT id FROM t) AS applied,
 FROM (SELECT 1) AS one LEFT JOIN q ON true
 """)
 COMMIT = Statement(_COMMIT)
+"""What its turn used is added to the tenant's day, but only for tenants that were ever under a quota of a day: those have a row."""
 COMMIT_WITHIN = _COMMIT
 """The same for a transaction with more to do."""
-
-"""What its turn used is added to the tenant's day, but only for tenants that were ever under a quota of a day: those have a row."""
 
 FENCE = _sql("SELECT generation, last_seq FROM turns WHERE id = :id")
 
