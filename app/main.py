@@ -181,7 +181,7 @@ def _toolbox(settings: Settings, database: Database, reach: ToolReach, clock: Cl
     )
     return ToolRegistry(
         (*own, *load_operator_tools(settings.tool_modules, reach.pool)),
-        ToolExecutor(settings.tool_timeout_s),
+        ToolExecutor(settings.tool_timeout_s, reach.pool.places),
         (
             WebhookSource(WebhookCaller(reach.outbound, clock)),
             McpSource(reach.mcp, load_programs(settings.mcp_servers_file, os.environ)),
@@ -244,6 +244,7 @@ def _assemble(
             action_timeout_s=settings.action_timeout_s,
             stateless_retention_s=settings.stateless_retention_s,
             max_running_turns=settings.max_running_turns,
+            tool_calls_per_turn=settings.tool_calls_per_turn,
         ),
     )
 
@@ -263,6 +264,7 @@ def _assemble(
         memory=MemoryRepository(database),
         kanban=KanbanRepository(database),
         toolboxes=toolbox,
+        tool_capacity=pool,
         model_clients=models,
         turns=Turns(server, turns, models, clock, quotas=Quotas(windows, usage, clock, server.shares)),
         usage=usage,

@@ -6,6 +6,7 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.domain.outbound import OutboundPolicy
+from app.domain.tools import MAX_TOOL_POOL
 
 MIN_ADMIN_KEY_CHARACTERS = 8
 """The same as the API's own rule, which closes /admin to a shorter key: whoever sets one should learn of it at the start."""
@@ -31,7 +32,10 @@ class Settings(BaseSettings):
     )
     bootstrap_file: Path | None = Field(None, description="TOML with tenants, applied at start")
     tool_modules: str = Field("", description="comma-separated Python modules with the operator's own tools")
-    tool_pool_size: int = Field(128, ge=1, description="threads for blocking tools")
+    tool_pool_size: int = Field(
+        128, ge=1, le=MAX_TOOL_POOL, description="tool calls at once in one process, and threads for those that block"
+    )
+    tool_calls_per_turn: int = Field(256, ge=1, description="tool calls at once of one turn")
     tool_timeout_s: float = Field(120.0, gt=0, description="longest time of one tool call, where the tool has none of its own")
     outbound_allow: str = Field(
         "", description="comma-separated networks and host names that tools may call although they are not public, such as 10.1.0.0/16"

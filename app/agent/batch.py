@@ -24,7 +24,7 @@ from app.domain.tools import FinishedCall, ToolOutcome
 from app.domain.turns import Completed, CompletedReason, MachineState
 from app.domain.waiting import PausedBatch, WaitingCall
 
-MAX_CALLS = 128
+MAX_CALLS = 256
 """Calls of one answer that are run; the rest is answered unrun."""
 INVALID_CALLS = "invalid_tool_calls"
 _INVALID_TEXT = "I stopped here: the tools were called wrongly again and again, so none of them was run. The work may be unfinished."

@@ -173,6 +173,7 @@ class AgentLoop:
             clock=self._clock,
             elsewhere=batch.elsewhere,
             in_order=batch.in_order,
+            at_once=self._parts.calls_at_once,
             tellings=run.tellings,
         )
         async with aclosing(calls) as finished:

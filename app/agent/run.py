@@ -8,7 +8,7 @@ import msgspec
 
 from app.agent import machine
 from app.agent.allowance import Share
-from app.agent.batch import Rules
+from app.agent.batch import MAX_CALLS, Rules
 from app.agent.budget import Budget, DayAllowance, output_limit, within_day
 from app.agent.client_tools import ClientTools, options_of
 from app.agent.conversation import Conversation
@@ -47,6 +47,8 @@ class LoopParts:
     share: Share
     children: ChildTurns | None = None
     """``None`` where a turn can have none."""
+    calls_at_once: int = MAX_CALLS
+    """Tool calls that run together."""
 
 
 class Run:

@@ -39,20 +39,21 @@ async def run_tool_calls(
     clock: Clock,
     elsewhere: Collection[int] = (),
     in_order: bool = False,
+    at_once: int = MAX_CALLS,
     tellings: Mapping[str, Telling] | None = None,
 ) -> AsyncGenerator[Progress, None]:
-    """Start every call at once and yield those that finished together, in call order; each call exactly once.
+    """Start the calls and yield those that finished together, in call order; each call exactly once.
 
     ``tellings`` answer the calls of tools by name in place of the toolbox; what they tell comes in between, as facts.
 
     ``refusals`` are the results of calls that are not to be run, by position; ``elsewhere`` the positions of calls that are left out;
-    ``in_order``: a call begins when the one before it has ended. Close the iterator (``contextlib.aclosing``) or cancel its
-    reader to interrupt: running calls are cancelled and left behind if they have not ended after ``CLEANUP_S``; results that nobody has
+    ``in_order``: a call begins when the one before it has ended; else as many as ``at_once`` run together. Close the iterator
+    (``contextlib.aclosing``) or cancel its reader to interrupt: running calls are cancelled and left behind if they have not ended after ``CLEANUP_S``; results that nobody has
     pulled by then are lost.
     """
     unrun: list[FinishedCall] = []
     pending: set[asyncio.Task[_Step]] = set()
-    places = asyncio.Semaphore(1 if in_order else MAX_CALLS)  # handed on in the order in which it was asked for
+    places = asyncio.Semaphore(1 if in_order else at_once)  # handed on in the order in which it was asked for
     for index, call in enumerate(calls):
         if index in elsewhere:
             continue

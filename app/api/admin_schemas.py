@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -20,6 +20,7 @@ from app.domain.tenants import (
     TenantInfo,
     TenantSettings,
 )
+from app.domain.tools import MAX_TOOL_POOL
 
 
 class KeyView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -159,6 +160,20 @@ def tenant_view(info: TenantInfo, api_key: str | None = None) -> TenantView:
         mcp_credentials=info.mcp_credentials,
         api_key=api_key,
     )
+
+
+class ToolPoolBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many tool calls a process may run at once."""
+
+    size: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOOL_POOL)]
+
+
+class ToolPoolView(msgspec.Struct, frozen=True, kw_only=True):
+    """Tool calls of the process that answers: how many may run at once, and how many run, or wait for a place, now."""
+
+    size: int
+    running: int
+    waiting: int
 
 
 def provider_views(info: TenantInfo, health: Mapping[Place, RouteHealth] | None = None) -> list[ProviderView]:

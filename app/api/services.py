@@ -18,6 +18,7 @@ from app.ports import (
     SummaryStore,
     TenantStore,
     Toolboxes,
+    ToolCapacity,
     UsageStore,
 )
 from app.turns.service import Turns
@@ -36,6 +37,7 @@ class Services:
     memory: MemoryStore
     kanban: KanbanStore
     toolboxes: Toolboxes
+    tool_capacity: ToolCapacity
     model_clients: ModelClients
     turns: Turns
     usage: UsageStore

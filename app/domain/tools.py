@@ -16,6 +16,10 @@ TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """What all providers accept as a tool's name."""
 
 
+MAX_TOOL_POOL: Final = 4_096
+"""The most tool calls that one process is let run at once: each may be a thread."""
+
+
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """Whose call it is. ``enabled`` are the tool names of the session's snapshot: anything else is refused.
 

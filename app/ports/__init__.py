@@ -3,7 +3,7 @@
 Storage faults (database away) are :class:`app.domain.errors.UnavailableError` with code ``storage_unavailable`` in every store port.
 """
 
-from app.ports.calls import ChildTurns, ModelClient, ModelClients, Toolbox, Toolboxes
+from app.ports.calls import ChildTurns, ModelClient, ModelClients, Toolbox, Toolboxes, ToolCapacity
 from app.ports.clock import Clock
 from app.ports.delivery import HealthStore, RateWindowStore
 from app.ports.sessions import ArchiveStore, KanbanStore, MemoryStore, MessageStore, SearchStore, SessionStore, SummaryStore, TodoStore
@@ -27,6 +27,7 @@ __all__ = [
     "SummaryStore",
     "TenantStore",
     "TodoStore",
+    "ToolCapacity",
     "ToolRules",
     "Toolbox",
     "Toolboxes",

@@ -100,3 +100,22 @@ class ChildTurns(Protocol):
 
     def told(self, *, started: Iterable[TurnId], ended: Iterable[TurnId]) -> None:
         """The beginnings and the ends of these children are among the facts of their parent. No I/O."""
+
+
+class ToolCapacity(Protocol):
+    """How many tool calls this process runs at once, of all turns together."""
+
+    @property
+    def size(self) -> int:
+        """Calls that may run at once."""
+
+    @property
+    def running(self) -> int:
+        """Calls that run; above ``size`` for a while after that was lowered."""
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a place."""
+
+    def resize(self, size: int) -> None:
+        """Allow another number: more begin at once, those that run too many end first, and what waits goes on waiting."""

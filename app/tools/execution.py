@@ -8,6 +8,7 @@ from typing import Any
 from app.domain.messages import ToolCall, clean_json, clean_text
 from app.domain.tools import ToolContext, ToolOutcome
 from app.tools.failures import Caught, failed, log_failure
+from app.tools.places import CallPlaces
 from app.tools.results import outcome
 from app.tools.tool import PreparedTool
 
@@ -18,14 +19,18 @@ _NEEDS_APPROVAL = ToolOutcome(
     output="Not run: this tool needs an approval, and nobody can be asked here.", is_error=True, needs_approval=True
 )
 
+DEFAULT_PLACES = 128
+"""Calls at once, where nothing else is said."""
+
 logger = logging.getLogger(__name__)
 
 
 class ToolExecutor:
-    """Runs calls. ``timeout_s`` is what a call may take whose tool says nothing else."""
+    """Runs calls. ``timeout_s`` is what a call may take whose tool says nothing else; ``places`` are shared with all others."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, places: CallPlaces | None = None) -> None:
         self._timeout_s = timeout_s
+        self._places = places or CallPlaces(DEFAULT_PLACES)
         self._running: set[asyncio.Task[ToolOutcome]] = set()
 
     async def run(self, tool: PreparedTool, call: ToolCall, context: ToolContext) -> ToolOutcome:
@@ -39,6 +44,10 @@ class ToolExecutor:
         if tool.traits.approval and not context.approved:
             problems = tool.schema.problems(arguments)  # nobody is asked to allow what cannot be run
             return _misfit(problems) if problems else _NEEDS_APPROVAL
+        async with self._places.taken(context.turn_id):
+            return await self._timed(tool, arguments, context)
+
+    async def _timed(self, tool: PreparedTool, arguments: dict[str, Any], context: ToolContext) -> ToolOutcome:
         # A task of its own: a timeout can leave it behind, and its CancelledError cannot be mistaken for ours.
         task = asyncio.create_task(_guarded(tool, arguments, context), name=f"tool {tool.spec.name}")
         self._running.add(task)  # the loop itself holds tasks only weakly

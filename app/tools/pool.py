@@ -1,7 +1,7 @@
-"""Threads for blocking tools.
+"""What running tool calls take: places for all of them, and threads for those that block.
 
-Unlike ``concurrent.futures.ThreadPoolExecutor`` its threads are daemons: a tool that hangs in a system call cannot keep the process
-from ending.
+Unlike those of ``concurrent.futures.ThreadPoolExecutor`` the threads are daemons: a tool that hangs in a system call cannot keep the
+process from ending.
 """
 
 import asyncio
@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from threading import Condition, Thread
 from typing import Generic, TypeVar
 
+from typing_extensions import override
+
+from app.ports import ToolCapacity
 from app.tools.failures import Caught
+from app.tools.places import CallPlaces
 
 _Value = TypeVar("_Value")
 
@@ -41,10 +45,14 @@ class _Job(Generic[_Value]):
         self.future.set_result(_Ended(values, caught.error))
 
 
-class ToolPool:
-    """At most ``size`` threads, started when there is work for them; what finds none free waits in order."""
+class ToolPool(ToolCapacity):
+    """Places for ``size`` calls at once, and at most as many threads, started when there is work for them.
+
+    What finds no thread free waits in order: threads that hang are not given back, though the calls that they were for have ended.
+    """
 
     def __init__(self, size: int) -> None:
+        self.places = CallPlaces(size)
         self._size = size
         self._threads = 0
         self._idle = 0
@@ -65,6 +73,31 @@ class ToolPool:
             raise ended.error
         return ended.values[0]
 
+    @property
+    @override
+    def size(self) -> int:
+        return self._size
+
+    @property
+    @override
+    def running(self) -> int:
+        return self.places.running
+
+    @property
+    @override
+    def waiting(self) -> int:
+        return self.places.waiting
+
+    @override
+    def resize(self, size: int) -> None:
+        with self._changed:
+            self._size = size
+            for _ in range(len(self._queue) - self._idle):
+                if not self._start():
+                    break
+            self._changed.notify_all()  # threads too many end, as soon as they are free
+        self.places.resize(size)
+
     def close(self) -> None:
         """Take no more work, drop what waits, let free threads end; running calls are left to themselves. Does not wait."""
         with self._changed:
@@ -80,11 +113,18 @@ class ToolPool:
             if self._closed:
                 raise RuntimeError("the pool for blocking tools is closed")
             # Threads that were told of earlier jobs but have not woken yet still count as idle.
-            if self._idle <= len(self._queue) and self._threads < self._size:
-                Thread(target=self._work, name=f"tool-{self._threads}", daemon=True).start()
-                self._threads += 1
+            if self._idle <= len(self._queue):
+                self._start()
             self._queue.append(job)
             self._changed.notify()
+
+    def _start(self) -> bool:
+        """Start a thread, unless there are enough."""
+        if self._threads >= self._size:
+            return False
+        Thread(target=self._work, name=f"tool-{self._threads}", daemon=True).start()
+        self._threads += 1
+        return True
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
@@ -94,6 +134,9 @@ class ToolPool:
     def _next(self) -> _Job[object] | None:
         with self._changed:
             self._idle += 1
-            self._changed.wait_for(lambda: self._queue or self._closed)
+            self._changed.wait_for(lambda: self._queue or self._closed or self._threads > self._size)
             self._idle -= 1
-            return self._queue.popleft() if self._queue else None
+            if self._queue and self._threads <= self._size:
+                return self._queue.popleft()
+            self._threads -= 1
+            return None

@@ -79,6 +79,8 @@ class RunnerParts:
     """Whether this replica is leaving and another one can go on with its turns."""
     action_timeout_s: float
     """How long a turn waits for somebody."""
+    calls_at_once: int
+    """Tool calls of one turn that run together."""
     children: Children
 
 
@@ -205,6 +207,7 @@ class TurnRunner:
                 allowance=self._writer.share,
                 share=share,
                 children=self._children,
+                calls_at_once=parts.calls_at_once,
             )
         )
         async with aclosing(loop.run(self._turn, self._writer.placed)) as facts:

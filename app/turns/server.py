@@ -73,7 +73,7 @@ class Stores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Times of the turn server, in seconds, and the most turns it runs at once."""
+    """Times of the turn server, in seconds, and the most turns it runs at once, and tool calls of one of them."""
 
     lease_ttl_s: float = 20.0
     lease_beat_s: float = 5.0
@@ -82,6 +82,7 @@ class Timing:
     action_timeout_s: float = 24 * 3600.0
     stateless_retention_s: float = 30 * 86_400.0
     max_running_turns: int = 2_000
+    tool_calls_per_turn: int = 256
 
 
 class TurnServer:
@@ -132,6 +133,7 @@ class TurnServer:
             ),
             should_hand_over=self.departure.should_hand_over,
             action_timeout_s=timing.action_timeout_s,
+            calls_at_once=timing.tool_calls_per_turn,
         )
         self.active = ActiveTurns(self._parts, limit=timing.max_running_turns)
         self._cancel_hint = asyncio.Event()

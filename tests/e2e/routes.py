@@ -68,6 +68,8 @@ OPERATOR = {
     ("GET", "/admin/providers"),
     ("POST", "/admin/providers/{tenant}/{provider}/reset"),
     ("GET", "/admin/usage"),
+    ("GET", "/admin/tools/pool"),
+    ("PUT", "/admin/tools/pool"),
 }
 """For the admin key alone."""
 

@@ -22,6 +22,8 @@ from app.api.admin_schemas import (
     ProviderView,
     TenantList,
     TenantView,
+    ToolPoolBody,
+    ToolPoolView,
     answer,
     key_view,
     provider_views,
@@ -36,6 +38,7 @@ from app.api.usage_schemas import UsageList, period, usage_views
 from app.domain.errors import InvalidRequestError, NotFoundError
 from app.domain.ids import KeyId
 from app.domain.tenants import TenantChange, TenantInfo, TenantSpec
+from app.ports import ToolCapacity
 
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     401: {"description": "The admin key is missing or wrong."},
@@ -252,6 +255,24 @@ async def read_usage(
     begin, end = period(first, last, services.clock.now().date())
     page = usage_page(usage_views(await services.usage.report(tenant, begin, end)), limit, cursor)
     return _json(UsageList(data=page.data, has_more=page.has_more, next_cursor=page.next_cursor))
+
+
+@router.get("/tools/pool", responses=answer(200, ToolPoolView))
+async def get_tool_pool(request: Request) -> Response:
+    """How many tool calls the process that answers may run at once, and how many there are."""
+    return _json(_pool_view(services_of(request).tool_capacity))
+
+
+@router.put("/tools/pool", responses={**answer(200, ToolPoolView), **_INVALID}, openapi_extra=request_body(ToolPoolBody))
+async def put_tool_pool(request: Request) -> Response:
+    """Change that number, of the process that answers, until it ends. Calls that wait stay in line; more begin at once."""
+    capacity = services_of(request).tool_capacity
+    capacity.resize(parse_json(await request.body(), ToolPoolBody).size)
+    return _json(_pool_view(capacity))
+
+
+def _pool_view(capacity: ToolCapacity) -> ToolPoolView:
+    return ToolPoolView(size=capacity.size, running=capacity.running, waiting=capacity.waiting)
 
 
 async def _info(request: Request, name: str) -> TenantInfo:

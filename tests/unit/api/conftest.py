@@ -14,6 +14,7 @@ from app.api.authentication import Authenticator
 from app.api.route_health import HealthDesk
 from app.api.services import Services
 from app.clock import SystemClock
+from app.tools.pool import ToolPool
 from app.turns.counters import Counters
 from app.turns.service import Turns
 from tests.fakes.cooldowns import InMemoryCooldowns
@@ -90,6 +91,7 @@ def build(admin_key: str | None = ADMIN_KEY) -> Gateway:
         summaries=gateway.summaries,
         memory=gateway.memory,
         kanban=InMemoryKanban(gateway.sessions, clock),
+        tool_capacity=ToolPool(8),
         toolboxes=InMemoryToolbox({"time": ("get_time",), "notes": ("write_note", "add_note"), "core": ("memory",)}),
         model_clients=SilentModels(),
         turns=gateway.turns,

@@ -127,3 +127,62 @@ async def test_closing_drops_what_waits_and_takes_no_more() -> None:
 def test_a_hanging_call_does_not_keep_the_process_from_ending() -> None:
     ended = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=30, check=False)
     assert (ended.stdout, ended.stderr, ended.returncode) == ("ended\n", "", 0)
+
+
+class Blockers:
+    """Jobs that hold their thread until they are let go. ``began`` counts them."""
+
+    def __init__(self, pool: ToolPool) -> None:
+        self._pool = pool
+        self.began = threading.Semaphore(0)
+        self.release = threading.Semaphore(0)
+        self.threads: set[int] = set()
+
+    def start(self, count: int) -> list[asyncio.Task[object]]:
+        """Give the pool so many jobs."""
+        return [asyncio.create_task(self._pool.run(self._block)) for _ in range(count)]
+
+    async def wait_began(self, count: int) -> None:
+        """Return when ``count`` more of them have begun."""
+        for _ in range(count):
+            assert await asyncio.to_thread(self.began.acquire, True, 5)
+
+    def _block(self) -> None:
+        self.threads.add(threading.get_ident())
+        self.began.release()
+        assert self.release.acquire(timeout=30)
+
+
+async def test_a_larger_pool_starts_what_waits_at_once() -> None:
+    pool = ToolPool(1)
+    blockers = Blockers(pool)
+    jobs = blockers.start(4)
+    await blockers.wait_began(1)
+    pool.resize(3)
+    await blockers.wait_began(2)
+    assert not blockers.began.acquire(blocking=False)
+    blockers.release.release(4)
+    await asyncio.gather(*jobs)
+    assert (pool.size, pool.places.size) == (3, 3)
+    pool.close()
+
+
+async def test_a_smaller_pool_lets_running_jobs_end_and_loses_none() -> None:
+    pool = ToolPool(3)
+    blockers = Blockers(pool)
+    jobs = blockers.start(6)
+    await blockers.wait_began(3)
+    pool.resize(1)
+    blockers.release.release(2)
+    await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+    while sum(job.done() for job in jobs) < 2:
+        await asyncio.wait([job for job in jobs if not job.done()], return_when=asyncio.FIRST_COMPLETED)
+    assert not blockers.began.acquire(blocking=False), "two of three threads are gone, the third is busy"
+    blockers.release.release(4)
+    await asyncio.gather(*jobs)
+    last = Blockers(pool)
+    jobs = last.start(4)
+    last.release.release(4)
+    await asyncio.gather(*jobs)
+    assert len(last.threads) == 1
+    pool.close()
