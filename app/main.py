@@ -51,6 +51,7 @@ from app.store.sessions import SessionRepository
 from app.store.summaries import ArchiveRepository, SummaryRepository
 from app.store.tenants import TenantRepository
 from app.store.todos import TodoRepository
+from app.store.tool_calls import CallRepository
 from app.store.turns import TurnRepository
 from app.store.upkeep import StoreUpkeep
 from app.store.usage import UsageRepository
@@ -264,9 +265,10 @@ def _assemble(
         memory=MemoryRepository(database),
         kanban=KanbanRepository(database),
         toolboxes=toolbox,
-        tool_capacity=pool,
+        tool_capacity=reach.pool,
         model_clients=models,
         turns=Turns(server, turns, models, clock, quotas=Quotas(windows, usage, clock, server.shares)),
+        calls=CallRepository(database),
         usage=usage,
         route_health=HealthDesk(tenants, cooldowns, windows, clock, learnt=limiter.learnt),
         cooling=lambda: board.cooling,

@@ -13,6 +13,7 @@ from app.agent import guardrails, machine, pausing
 from app.agent.budget import Budget
 from app.agent.facts import budget_warning
 from app.agent.guardrails import Answered, Halt
+from app.agent.names import matches
 from app.agent.pausing import Waits
 from app.context import tokens
 from app.context.render import cap_result
@@ -20,7 +21,8 @@ from app.domain.conversation_events import GuardrailHalt, GuardrailWarning
 from app.domain.events import Fact
 from app.domain.guardrails import GuardrailThresholds, ToolTraits, digest_of
 from app.domain.messages import Message, Role, StoredMessage, ToolCall
-from app.domain.tools import FinishedCall, ToolOutcome
+from app.domain.secret_arguments import ArgumentMask, HideAll
+from app.domain.tools import FinishedCall, ToolOutcome, refused
 from app.domain.turns import Completed, CompletedReason, MachineState
 from app.domain.waiting import PausedBatch, WaitingCall
 
@@ -43,6 +45,7 @@ class Rules:
     offered: frozenset[str]
     window: int
     waits: Waits = field(default_factory=Waits)
+    mask: ArgumentMask = field(default_factory=HideAll)
 
 
 class Batch:
@@ -89,10 +92,9 @@ class Batch:
         """The positions of calls that are not answered here: they wait, or have their results."""
         return frozenset((*self._done, *(one.index for one in self.waiting if one.answer is None)))
 
-    @property
-    def in_order(self) -> bool:
-        """Whether the calls are run one after the other."""
-        return self._rules.waits.in_order(self.calls)
+    def at_once(self, most: int) -> int:
+        """How many of the calls may run together: one after the other where somebody is asked beside them."""
+        return 1 if self._rules.waits.in_order(self.calls) else most
 
     def paused(self) -> PausedBatch | None:
         """What is kept of it while calls wait; ``None`` when none does."""
@@ -102,7 +104,7 @@ class Batch:
         return PausedBatch(
             place=self.base - 1,
             size=len(self.calls),
-            waiting=self.waiting,
+            waiting=tuple(map(self._shown, self.waiting)),
             unreadable=self._step.bad_arguments,
             digests={index: digest for index, digest in cut.items() if digest is not None},
         )
@@ -110,12 +112,14 @@ class Batch:
     @property
     def refusals(self) -> dict[int, ToolOutcome]:
         """The calls that are answered unrun, by position."""
-        refusals = {index: ToolOutcome(output=block.message, is_error=True) for index, block in self._blocked.items()}
+        refusals = {index: refused(block.message) for index, block in self._blocked.items()}
         for index, call in enumerate(self._step.calls):
             reason = self._step.bad_arguments.get(call.id)
             if reason is not None:
                 text = f"Not run: the arguments are not valid JSON ({reason}). Send the call again with one JSON object as its arguments."
-                refusals[index] = ToolOutcome(output=text, is_error=True)
+                refusals[index] = refused(text)
+            elif call.name not in self._rules.offered and len(named := matches(call.name, self._rules.offered)) > 1:
+                refusals[index] = refused(f"There is no tool {call.name[:64]!a}. Did you mean {' or '.join(named)}? Call it by its name.")
         return refusals | pausing.refusals_of(self.waiting)
 
     def add(self, finished: Sequence[FinishedCall]) -> list[FinishedCall]:
@@ -123,8 +127,12 @@ class Batch:
         waiting = [one for one in finished if one.outcome.needs_approval and self._rules.waits.allowed]
         done = [one for one in finished if one not in waiting]
         self.waiting = tuple(sorted((*self.waiting, *map(pausing.approval_of, waiting)), key=lambda one: one.index))
-        self._done.update((one.index, one) for one in done)
+        self._done.update((one.index, _without_whole(one)) for one in done)
         return done
+
+    def _shown(self, waiting: WaitingCall) -> WaitingCall:
+        shown = self._rules.mask.shown(waiting.call)
+        return waiting if shown == waiting.call.arguments else msgspec.structs.replace(waiting, shown=shown)
 
     @property
     def complete(self) -> bool:
@@ -186,6 +194,13 @@ class Conclusion:
                 notes += [*late, self.last_note] if self.last_note else late
             messages.append((one, result_message(one, notes)))
         return messages
+
+
+def _without_whole(done: FinishedCall) -> FinishedCall:
+    """What the batch keeps of a call whose result is stored: large outputs are not to wait in memory for slow siblings."""
+    if done.outcome.whole is None:
+        return done
+    return msgspec.structs.replace(done, outcome=msgspec.structs.replace(done.outcome, whole=None))
 
 
 def result_message(done: FinishedCall, notes: Sequence[str] = ()) -> Message:

@@ -22,7 +22,7 @@ from app.agent.machine import AfterReply, Finish, RunTools
 from app.domain.guardrails import ToolTraits
 from app.domain.messages import ToolCall, ToolSpec
 from app.domain.model import ModelOptions
-from app.domain.tools import ToolContext, ToolOutcome
+from app.domain.tools import CLIENT_TOOLSET, ToolContext, ToolOutcome, refused
 from app.domain.turns import Completed, CompletedReason
 from app.ports import Toolbox
 
@@ -81,7 +81,7 @@ class ClientTools(Toolbox):
     async def call(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         """Run one call, unless it is the client's."""
         if call.name in self.names:
-            return ToolOutcome(output=NOT_RUN, is_error=True)
+            return msgspec.structs.replace(refused(NOT_RUN), toolset=CLIENT_TOOLSET)
         return await self._toolbox.call(call, context)
 
 

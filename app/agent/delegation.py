@@ -13,6 +13,7 @@ import msgspec
 
 from app.domain.children import (
     DELEGATE_TOOL,
+    DELEGATION_TOOLSET,
     MAX_RESULT,
     ChildEnded,
     ChildNews,
@@ -28,7 +29,7 @@ from app.domain.events import MAX_EVENT_TEXT, Fact
 from app.domain.guardrails import NO_TRAITS, ToolTraits
 from app.domain.ids import TurnId
 from app.domain.messages import ToolCall, ToolSpec
-from app.domain.tools import ToolOutcome
+from app.domain.tools import CallStatus, ToolOutcome, refused
 from app.ports import ChildTurns, Toolbox
 
 MEMORY_TOOL: Final = "memory"
@@ -67,7 +68,7 @@ class Delegation:
         """Yield what happens to the call's child, then the call's result. Closing interrupts the child and waits for its end."""
         task = await self._task(call)
         if isinstance(task, ToolOutcome):
-            yield task
+            yield _ours(msgspec.structs.replace(task, status=CallStatus.REFUSED))
             return
         async with aclosing(self.children.run(task)) as news:
             async for one in news:
@@ -76,7 +77,7 @@ class Delegation:
                     yield fact
                 result = _result(one, task)
                 if result is not None:
-                    yield result
+                    yield _ours(result)
                     return
 
     def told(self, news: ChildNews) -> Fact | None:
@@ -174,6 +175,10 @@ def _sum_of(used: Iterable[ChildrenUse]) -> ChildrenUse:
     return total
 
 
+def _ours(outcome: ToolOutcome) -> ToolOutcome:
+    return msgspec.structs.replace(outcome, toolset=DELEGATION_TOOLSET)
+
+
 def _result(news: ChildNews, task: ChildTask) -> ToolOutcome | None:
     match news:
         case ChildStarted(card_id=card_id) if task.background:
@@ -182,7 +187,7 @@ def _result(news: ChildNews, task: ChildTask) -> ToolOutcome | None:
         case ChildStarted():
             return None
         case ChildRefused(detail=detail):
-            return _error(detail)
+            return refused(detail)
         case ChildEnded():
             return _ended(news)
 

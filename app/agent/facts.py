@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
+
 from app.agent import machine
 from app.agent.budget import Budget, Pressure
 from app.domain.compaction import ContextState
@@ -17,7 +19,10 @@ from app.domain.events import (
     ProviderThrottled,
     ToolCompleted,
     ToolStarted,
+    output_url,
+    tool_completed,
 )
+from app.domain.ids import TurnId
 from app.domain.messages import StoredMessage, ToolCall, content_text
 from app.domain.model import (
     AttemptAccepted,
@@ -30,7 +35,7 @@ from app.domain.model import (
     RouteRef,
     Throttled,
 )
-from app.domain.tools import FinishedCall
+from app.domain.tools import CallRecord, FinishedCall
 from app.domain.turns import Compaction, MachineState, Outcome, PressureLevel
 
 
@@ -45,7 +50,8 @@ class Show:
 class Record:
     """Facts to be stored in one step, then shown. ``boundary``: the turn can be resumed here by anybody.
 
-    ``context`` is kept with the session when it is given; ``compaction`` changes what the session's next request holds.
+    ``context`` is kept with the session when it is given; ``compaction`` changes what the session's next request holds; ``calls`` are the
+    records of those whose results are among the messages.
     """
 
     events: tuple[Fact, ...]
@@ -54,6 +60,7 @@ class Record:
     boundary: bool = False
     context: ContextState | None = None
     compaction: Compaction | None = None
+    calls: tuple[CallRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +76,7 @@ class End:
     outcome: Outcome
     forget: bool = False
     context: ContextState | None = None
+    calls: tuple[CallRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,23 +156,17 @@ def budget_warning(told: Pressure, state: MachineState, budget: Budget) -> Budge
     return BudgetWarning(level=told.level, iteration=used, max_iterations=budget.iterations, message=told.text)
 
 
-def tool_completed(done: FinishedCall, output: str) -> ToolCompleted:
-    """The event of a finished call; ``output`` is what the model reads."""
-    return ToolCompleted(
-        tool_call_id=done.call.id,
-        name=done.call.name,
-        output=output[:MAX_EVENT_TEXT],
-        is_error=done.outcome.is_error,
-        duration_ms=done.duration_ms,
-        output_truncated=len(output) > MAX_EVENT_TEXT,
-    )
-
-
 def tools_started(calls: Sequence[ToolCall]) -> tuple[Fact, ...]:
-    """The events of calls that are about to run."""
+    """The events of calls that are about to run; ``calls`` as they are shown."""
     return tuple(ToolStarted(tool_call_id=call.id, name=call.name, arguments=call.arguments[:MAX_EVENT_TEXT]) for call in calls)
 
 
-def tools_completed(done: Sequence[FinishedCall], results: Sequence[StoredMessage]) -> tuple[Fact, ...]:
+def tools_completed(turn_id: TurnId, done: Sequence[FinishedCall], results: Sequence[StoredMessage]) -> tuple[Fact, ...]:
     """The events of calls that finished together, each with its stored result."""
-    return tuple(tool_completed(one, content_text(result.message.content)) for one, result in zip(done, results, strict=True))
+    return tuple(_completed(turn_id, one, result) for one, result in zip(done, results, strict=True))
+
+
+def _completed(turn_id: TurnId, done: FinishedCall, result: StoredMessage) -> ToolCompleted:
+    outcome = msgspec.structs.replace(done.outcome, output=content_text(result.message.content))
+    call, url = done.call, output_url(turn_id, done.call.id, result.seq)
+    return tool_completed(outcome, (call.id, call.name), duration_ms=done.duration_ms, url=url)

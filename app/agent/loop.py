@@ -7,13 +7,14 @@ next iteration or the end. An interrupt is the cancellation of the task that pul
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 import msgspec
 
 from app.agent import machine
 from app.agent.batch import Batch, Conclusion, result_message
 from app.agent.compactor import Compactor, CompactorParts
-from app.agent.facts import End, LoopFact, Pause, Record, budget_warning, tools_completed, tools_started
+from app.agent.facts import End, LoopFact, Pause, Record, budget_warning
 from app.agent.model_call import ModelCall
 from app.agent.run import LoopParts, Run, run_of
 from app.agent.tool_calls import run_tool_calls
@@ -58,6 +59,11 @@ class AgentLoop:
         if self._call is not None:
             return self._call.interrupted_state(shown_chars)
         return None if self._run is None else self._run.state
+
+    @property
+    def under_way(self) -> Run | None:
+        """The turn as it stands, once it has begun here."""
+        return self._run
 
     def run(self, turn: OpenTurn, working_set: Sequence[StoredMessage]) -> AsyncGenerator[LoopFact, None]:
         """Yield the turn's facts, its End or a Pause as the last. ``working_set``: the session's messages, the turn's input included."""
@@ -133,7 +139,7 @@ class AgentLoop:
         may_continue = run.turn.request.options.max_output_tokens is None
         state = msgspec.structs.replace(machine.count_reply(run.state, call.reply), overflows=0)
         run.state, step = machine.after_reply(state, call.reply, run.budget, may_continue=may_continue)
-        return run.client.judge(step)
+        return run.client.judge(run.repaired(step))
 
     def _again(self, run: Run, step: machine.CallAgain) -> Record:
         """The reply was cut: what the model is shown of it, and the next iteration."""
@@ -148,14 +154,14 @@ class AgentLoop:
 
     def _intent(self, run: Run, step: machine.RunTools, messages: tuple[StoredMessage, ...], begin: Sequence[ToolCall]) -> Record:
         """The assistant message with its calls, stored before the first of them begins; places for the results stay free behind it."""
-        events: tuple[Fact, ...] = (run.completed(messages[-1], self._model.primary, step.said), *tools_started(begin))
+        events: tuple[Fact, ...] = (run.completed(messages[-1], self._model.primary, step.said), *run.started(begin))
         return Record(events=events, messages=messages, state=run.state, context=run.conversation.changed())
 
     async def _go_on(self, run: Run, paused: PausedBatch) -> AsyncGenerator[LoopFact, None]:
         """The calls that waited have their answers: the approved ones are run, and all conclude as one batch."""
         batch = Batch.resumed(paused, run.conversation.rows, run.state, run.rules)
         if batch.approved:
-            yield Record(events=tools_started(batch.approved), messages=(), state=run.state)
+            yield Record(events=run.started(batch.approved), messages=(), state=run.state)
         async with aclosing(self._run_tools(run, batch, msgspec.structs.replace(run.context, approved=True))) as facts:
             async for fact in facts:
                 yield fact
@@ -172,8 +178,7 @@ class AgentLoop:
             context,
             clock=self._clock,
             elsewhere=batch.elsewhere,
-            in_order=batch.in_order,
-            at_once=self._parts.calls_at_once,
+            at_once=batch.at_once(self._parts.calls_at_once),
             tellings=run.tellings,
         )
         async with aclosing(calls) as finished:
@@ -189,7 +194,8 @@ class AgentLoop:
                     yield self._conclude(run, batch.base, done, batch.conclude(run.state, run.budget))
                 elif done:
                     results = run.answer(batch.base, [(one, result_message(one)) for one in done])
-                    yield Record(events=tools_completed(done, results), messages=results, state=run.state)
+                    events, records = run.told(done, results)
+                    yield Record(events=events, messages=results, state=run.state, calls=records)
         paused = batch.paused()
         if paused is not None:
             run.over = True
@@ -199,12 +205,13 @@ class AgentLoop:
     def _conclude(self, run: Run, base: int, done: Sequence[FinishedCall], conclusion: Conclusion) -> LoopFact:
         run.state = conclusion.state
         results = run.answer(base, conclusion.results(done))
-        events = (*tools_completed(done, results), *conclusion.events)
+        told, records = run.told(done, results)
+        events = (*told, *conclusion.events)
         match conclusion.step:
             case machine.Finish() as step:
-                return self._end(run, step, events, results)
+                return replace(self._end(run, step, events, results), calls=records)
             case machine.CallModel():
-                return Record(events=(*events, *self._begin(run)), messages=results, state=run.state, boundary=True)
+                return Record(events=(*events, *self._begin(run)), messages=results, state=run.state, boundary=True, calls=records)
 
     def _begin(self, run: Run) -> tuple[Fact, ...]:
         """The event of the next iteration; the closing call is none."""

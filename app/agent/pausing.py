@@ -21,8 +21,8 @@ import msgspec
 from app.agent.machine import RunTools
 from app.domain.guardrails import NO_TRAITS, ToolTraits
 from app.domain.messages import Message, Role, StoredMessage, ToolCall, ToolSpec
-from app.domain.tools import FinishedCall, ToolOutcome
-from app.domain.waiting import MAX_CHOICE, MAX_CHOICES, MAX_QUESTION, PausedBatch, WaitingCall, WaitingKind
+from app.domain.tools import CLIENT_TOOLSET, CORE_TOOLSET, CallStatus, FinishedCall, ToolOutcome
+from app.domain.waiting import MAX_CHOICE, MAX_CHOICES, MAX_QUESTION, CallAnswer, PausedBatch, WaitingCall, WaitingKind
 
 _Choice: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_CHOICE)]
 
@@ -33,6 +33,7 @@ class _Question(msgspec.Struct):
 
 
 _question = msgspec.json.Decoder(_Question)
+_TOOLSETS = {WaitingKind.CLIENT_TOOL: CLIENT_TOOLSET, WaitingKind.CLARIFY: CORE_TOOLSET}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +94,14 @@ def approval_of(done: FinishedCall) -> WaitingCall:
 
 def refusals_of(waiting: Sequence[WaitingCall]) -> dict[int, ToolOutcome]:
     """The results that somebody gave, by position; approved calls are to be run."""
+    kinds = {one.index: one.kind for one in waiting}
     given = ((one.index, one.answer) for one in waiting if one.answer is not None)
-    return {index: ToolOutcome(output=answer.output, is_error=answer.is_error) for index, answer in given if not answer.approved}
+    return {index: _given(kinds[index], answer) for index, answer in given if not answer.approved}
+
+
+def _given(kind: WaitingKind, answer: CallAnswer) -> ToolOutcome:
+    status = CallStatus.REFUSED if kind is WaitingKind.APPROVAL else None
+    return ToolOutcome(output=answer.output, is_error=answer.is_error, status=status, toolset=_TOOLSETS.get(kind))
 
 
 def step_of(paused: PausedBatch, rows: Sequence[StoredMessage]) -> RunTools:

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -13,6 +13,8 @@ from app.agent.budget import Budget, DayAllowance, output_limit, within_day
 from app.agent.client_tools import ClientTools, options_of
 from app.agent.conversation import Conversation
 from app.agent.delegation import Delegation
+from app.agent.facts import tools_completed, tools_started
+from app.agent.names import rightly_named
 from app.agent.pausing import Waits, own_tools
 from app.agent.tool_calls import Telling
 from app.domain.children import DELEGATE_TOOL
@@ -20,11 +22,12 @@ from app.domain.compaction import Room, Thresholds
 from app.domain.events import MAX_EVENT_TEXT, Fact, MessageCompleted, message_view
 from app.domain.guardrails import GuardrailThresholds
 from app.domain.ids import MessageId, make_id
-from app.domain.messages import Message, StoredMessage, ToolSpec
+from app.domain.messages import Message, StoredMessage, ToolCall, ToolSpec, content_text
 from app.domain.model import ModelOptions, ModelReply, ModelRequest, RouteRef
 from app.domain.openings import OpenTurn
+from app.domain.secret_arguments import ArgumentMask
 from app.domain.tenants import TenantSettings
-from app.domain.tools import FinishedCall, ToolContext
+from app.domain.tools import CallRecord, CallStatus, FinishedCall, ToolContext, record_of
 from app.domain.turns import Completed, Failed, MachineState, PressureLevel
 from app.ports import ChildTurns, Clock, MemoryStore, ModelClient, TodoStore, Toolbox
 
@@ -96,7 +99,11 @@ class Run:
             offered=frozenset(spec.name for spec in self.tools),
             window=room.window,
             waits=Waits(allowed=request.may_wait, client=self.client.names, own=self.client.enabled(own), traits=traits),
+            # Where a call of the client ends the turn, its arguments are the answer.
+            mask=ArgumentMask(self.tools, traits, whole=frozenset() if request.may_wait else self.client.names),
         )
+        self.began_ms: int | None = None
+        """When the calls that are under way began."""
         self.context = ToolContext(
             tenant_id=turn.tenant_id,
             session_id=turn.fence.session_id,
@@ -195,6 +202,40 @@ class Run:
         self.conversation.rows.sort(key=lambda row: row.seq)  # calls finish in any order
         return results
 
+    def told(self, answered: Sequence[FinishedCall], results: Sequence[StoredMessage]) -> tuple[tuple[Fact, ...], tuple[CallRecord, ...]]:
+        """Calls with their results, as events and as records."""
+        return tools_completed(self.turn.fence.turn_id, answered, results), self._records(answered, results)
+
+    def _records(self, answered: Sequence[FinishedCall], results: Sequence[StoredMessage]) -> tuple[CallRecord, ...]:
+        """What is kept of calls, with their results."""
+        now_ms = self._clock.unix_ms()
+        return tuple(self._record(one, result, now_ms) for one, result in zip(answered, results, strict=True))
+
+    def _record(self, done: FinishedCall, result: StoredMessage, now_ms: int) -> CallRecord:
+        outcome, output = done.outcome, content_text(result.message.content)
+        cut_in_event = self.turn.fence.session_id is None and len(output) > MAX_EVENT_TEXT  # and there is no message that has it
+        unrun = outcome.ended_as is CallStatus.REFUSED and not done.duration_ms
+        record = record_of(
+            done.call,
+            seq=result.seq,
+            status=outcome.ended_as,
+            shown=self.rules.mask.shown(done.call),
+            took=(None if unrun else now_ms - done.duration_ms, done.duration_ms),
+        )
+        return msgspec.structs.replace(record, toolset=outcome.toolset, whole=outcome.whole or (output if cut_in_event else None))
+
+    def started(self, calls: Sequence[ToolCall]) -> tuple[Fact, ...]:
+        """The events of calls that are about to run."""
+        self.began_ms = self._clock.unix_ms()
+        return tools_started(self.rules.mask.calls(calls))
+
+    def repaired(self, step: machine.AfterReply) -> machine.AfterReply:
+        """Calls by a name that is meant for one tool, and for no other, are calls of that tool."""
+        if not isinstance(step, machine.RunTools) or all(call.name in self.rules.offered for call in step.calls):
+            return step
+        calls = tuple(rightly_named(call, self.rules.offered, known=self.traits) for call in step.calls)
+        return replace(step, calls=calls, message=msgspec.structs.replace(step.message, tool_calls=calls))
+
     def before_call(self) -> machine.BeforeCall:
         """Whether window and budget have room for the next call."""
         if self.does_not_fit:
@@ -205,7 +246,8 @@ class Run:
 
     def completed(self, stored: StoredMessage, primary: RouteRef, said: str) -> MessageCompleted:
         """The event of a whole message; ``said`` is its text, with the parts that came before."""
-        stored = msgspec.structs.replace(stored, message=msgspec.structs.replace(stored.message, content=said))
+        shown = self.rules.mask.calls(stored.message.tool_calls)
+        stored = msgspec.structs.replace(stored, message=msgspec.structs.replace(stored.message, content=said, tool_calls=shown))
         return MessageCompleted(
             attempt=self.state.attempts,
             iteration=self.state.iteration,

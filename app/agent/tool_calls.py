@@ -9,14 +9,12 @@ from typing import TypeAlias
 from app.agent.batch import MAX_CALLS
 from app.domain.events import Fact
 from app.domain.messages import ToolCall
-from app.domain.tools import FinishedCall, ToolContext, ToolOutcome
+from app.domain.tools import FinishedCall, ToolContext, ToolOutcome, refused
 from app.ports import Clock, Toolbox
 
 CLEANUP_S = 0.5
 """What interrupted calls get to clean up, all together, before they are left behind."""
-_TOO_MANY = ToolOutcome(
-    output=f"Not run: too many calls in one answer; at most {MAX_CALLS} are run. Ask again for those still needed.", is_error=True
-)
+_TOO_MANY = refused(f"Not run: too many calls in one answer; at most {MAX_CALLS} are run. Ask again for those still needed.")
 
 _FAULT = ToolOutcome(output="The gateway failed to run this call; its effect is unknown.", is_error=True)
 
@@ -38,7 +36,6 @@ async def run_tool_calls(
     *,
     clock: Clock,
     elsewhere: Collection[int] = (),
-    in_order: bool = False,
     at_once: int = MAX_CALLS,
     tellings: Mapping[str, Telling] | None = None,
 ) -> AsyncGenerator[Progress, None]:
@@ -47,13 +44,13 @@ async def run_tool_calls(
     ``tellings`` answer the calls of tools by name in place of the toolbox; what they tell comes in between, as facts.
 
     ``refusals`` are the results of calls that are not to be run, by position; ``elsewhere`` the positions of calls that are left out;
-    ``in_order``: a call begins when the one before it has ended; else as many as ``at_once`` run together. Close the iterator
-    (``contextlib.aclosing``) or cancel its reader to interrupt: running calls are cancelled and left behind if they have not ended after ``CLEANUP_S``; results that nobody has
-    pulled by then are lost.
+    ``at_once`` how many run together: with 1 a call begins when the one before it has ended. Close the iterator
+    (``contextlib.aclosing``) or cancel its reader to interrupt: running calls are cancelled and left behind if they have not ended after
+    ``CLEANUP_S``; results that nobody has pulled by then are lost.
     """
     unrun: list[FinishedCall] = []
     pending: set[asyncio.Task[_Step]] = set()
-    places = asyncio.Semaphore(1 if in_order else at_once)  # handed on in the order in which it was asked for
+    places = asyncio.Semaphore(at_once)  # handed on in the order in which it was asked for
     for index, call in enumerate(calls):
         if index in elsewhere:
             continue

@@ -9,6 +9,7 @@ from fastapi import Request
 from app.api.authentication import Authenticator
 from app.api.route_health import HealthDesk
 from app.ports import (
+    CallStore,
     Clock,
     KanbanStore,
     MemoryStore,
@@ -40,6 +41,7 @@ class Services:
     tool_capacity: ToolCapacity
     model_clients: ModelClients
     turns: Turns
+    calls: CallStore
     usage: UsageStore
     route_health: HealthDesk
     cooling: Callable[[], int]

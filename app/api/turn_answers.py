@@ -12,14 +12,15 @@ from pydantic import BaseModel
 
 from app.api.authentication import principal
 from app.api.errors import problem_response
-from app.api.services import services_of
+from app.api.services import Services, services_of
 from app.domain.children import ChildrenUse
 from app.domain.conversation_events import ActionCall
-from app.domain.events import Problem, rfc3339
-from app.domain.ids import SessionId, TurnId
+from app.domain.events import Problem, output_url, rfc3339
+from app.domain.ids import SessionId, TenantId, TurnId
 from app.domain.messages import canonical_json
 from app.domain.model import RouteRef, RouteUse, Usage
 from app.domain.tenants import Principal
+from app.domain.tools import CallRecord, CallStatus
 from app.domain.turns import TurnState, TurnView
 from app.turns.pauses import action_calls
 
@@ -66,6 +67,30 @@ class TurnBody(msgspec.Struct, frozen=True, kw_only=True):
     requires_action: RequiredAction | None
 
 
+class ToolCallBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call that has its result. ``output_url`` has that as text, as long as it is kept.
+
+    ``toolset`` is ``client`` for a tool of the turn's client, ``null`` where the tool is not known. ``arguments`` are JSON text without
+    secrets, cut after 4,096 characters. ``started_at`` is ``null`` for a call that was not run. ``duration_ms`` is from
+    ``tool.started`` on, with any wait for a free place.
+    """
+
+    tool_call_id: str
+    name: str
+    toolset: str | None
+    arguments: str
+    outcome: CallStatus
+    started_at: str | None
+    duration_ms: int
+    output_url: str
+
+
+class TurnDetail(TurnBody, frozen=True, kw_only=True):
+    """A turn with its tool calls: the last 256 that have results."""
+
+    tool_calls: tuple[ToolCallBody, ...]
+
+
 class TurnPage(msgspec.Struct, frozen=True, kw_only=True):
     """A page of a session's turns, newest first."""
 
@@ -81,7 +106,9 @@ class _Outcome(msgspec.Struct):
     error: Problem | None = None
 
 
-SHAPES = (TurnBody, TurnPage)
+SHAPES = (TurnBody, TurnDetail, TurnPage)
+
+MAX_SHOWN_CALLS = 256
 
 _outcome = msgspec.json.Decoder(_Outcome)
 _encode = msgspec.json.Encoder().encode
@@ -111,6 +138,27 @@ def turn_body(view: TurnView) -> TurnBody:
         started_at=rfc3339(view.started_at_ms) if view.started_at_ms else None,
         ended_at=rfc3339(view.ended_at_ms) if view.ended_at_ms else None,
         requires_action=_required_action(view),
+    )
+
+
+async def turn_detail(services: Services, tenant_id: TenantId, turn_id: TurnId) -> TurnDetail:
+    """A turn with its tool calls. Raises NotFoundError, UnavailableError."""
+    body = turn_body(await services.turns.get(tenant_id, turn_id))
+    records = await services.calls.newest(tenant_id, turn_id, MAX_SHOWN_CALLS)
+    fields = {name: getattr(body, name) for name in body.__struct_fields__}
+    return TurnDetail(**fields, tool_calls=tuple(_call_body(turn_id, record) for record in records))
+
+
+def _call_body(turn_id: TurnId, record: CallRecord) -> ToolCallBody:
+    return ToolCallBody(
+        tool_call_id=record.tool_call_id,
+        name=record.name,
+        toolset=record.toolset,
+        arguments=record.arguments,
+        outcome=record.status,
+        started_at=None if record.started_at_ms is None else rfc3339(record.started_at_ms),
+        duration_ms=record.duration_ms,
+        output_url=output_url(turn_id, record.tool_call_id, record.seq),
     )
 
 

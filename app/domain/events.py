@@ -12,6 +12,7 @@ An event is encoded once, to the bytes that every follower is sent and that Post
 
 from datetime import UTC, datetime
 from typing import ClassVar, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 
@@ -30,6 +31,7 @@ from app.domain.conversation_events import (
 from app.domain.ids import SessionId, TurnId
 from app.domain.messages import ContentPart, StoredMessage
 from app.domain.model import Delta, FailureReason, MessageDelta, ReasoningDelta, RouteRef, RouteUse, Usage
+from app.domain.tools import ToolOutcome
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -124,7 +126,10 @@ class ToolStarted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCompleted(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call has its result, stored. ``output`` is what the model reads, capped here (``output_truncated``)."""
+    """A tool call has its result, stored. ``output`` is what the model reads.
+
+    ``output_truncated``: it is cut here, or was cut for the model already; ``output_url`` has the whole.
+    """
 
     event_type: ClassVar[str] = "tool.completed"
     tool_call_id: str
@@ -133,6 +138,7 @@ class ToolCompleted(msgspec.Struct, frozen=True, kw_only=True):
     is_error: bool
     duration_ms: int
     output_truncated: bool = False
+    output_url: str | None = None
 
 
 class AttemptFailedEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -341,12 +347,31 @@ EVENT_TYPES: tuple[type[Event], ...] = (
 """Every member of :data:`Event`, in the order in which they are documented."""
 
 MAX_EVENT_TEXT = 65_536
-"""Characters of one text in an event; the rest is at ``GET /sessions/{id}/messages``."""
+"""Characters of one text in an event."""
 
 
 def rfc3339(unix_ms: int) -> str:
     """Unix milliseconds as an RFC 3339 time in UTC."""
     return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def output_url(turn_id: TurnId, tool_call_id: str, seq: int) -> str:
+    """Where the whole result of a call is read; ``seq`` is the place of its message."""
+    return f"/turns/{turn_id}/tool_results/{quote(tool_call_id, safe='')}?seq={seq}"
+
+
+def tool_completed(outcome: ToolOutcome, call: tuple[str, str], *, duration_ms: int = 0, url: str) -> ToolCompleted:
+    """The event of a result, as the model reads it. ``call`` is its id and name, ``url`` where the whole result is read."""
+    truncated = len(outcome.output) > MAX_EVENT_TEXT or outcome.whole is not None
+    return ToolCompleted(
+        tool_call_id=call[0],
+        name=call[1],
+        output=outcome.output[:MAX_EVENT_TEXT],
+        is_error=outcome.is_error,
+        duration_ms=duration_ms,
+        output_truncated=truncated,
+        output_url=url if truncated else None,
+    )
 
 
 def message_view(stored: StoredMessage, *, limit: int | None = None) -> MessageView:

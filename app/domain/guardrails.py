@@ -83,13 +83,14 @@ class ToolTraits(msgspec.Struct, frozen=True, kw_only=True):
     ``read_only``: it changes nothing, so the same call with the same result is no progress. ``polling``: it watches something that
     changes by itself (a board, background work), so asking again is no fault: it never counts as no progress, and no cycle with it ends
     the turn. ``interactive``: it asks somebody, so the calls beside it are run one after the other. ``approval``: somebody has to
-    allow each call before it is run.
+    allow each call before it is run. ``secrets`` are the names of arguments that no log and no event shows.
     """
 
     read_only: bool = False
     polling: bool = False
     interactive: bool = False
     approval: bool = False
+    secrets: frozenset[str] = frozenset()
 
 
 NO_TRAITS: Final = ToolTraits()

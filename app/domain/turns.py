@@ -12,6 +12,7 @@ from app.domain.ids import MessageId, ReplicaId, SessionId, TenantId, TurnId
 from app.domain.messages import Content, Message, ToolSpec
 from app.domain.model import NO_OPTIONS, ModelOptions, RouteRef, RouteUse, Usage
 from app.domain.quotas import DaySums, Spent
+from app.domain.tools import CallRecord
 from app.domain.waiting import PausedBatch
 
 SEQ_GAP = 1 << 20
@@ -295,6 +296,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     context: ContextState | None = None
     """Kept with the session; ``None`` leaves what is there."""
     compaction: Compaction | None = None
+    tool_calls: tuple[CallRecord, ...] = ()
+    """Of calls whose results are among the messages."""
     counts: bool = False
     """Add to the tenant's day what the turn used since ``state.counted``, as an end does always; what is stored has it counted."""
 

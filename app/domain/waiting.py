@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from app.domain.messages import Message, Role, ToolCall
-from app.domain.tools import INTERRUPTED_OUTPUT
+from app.domain.tools import INTERRUPTED_OUTPUT, CallStatus
 
 MAX_CHOICES: Final = 4
 MAX_QUESTION: Final = 4_000
@@ -37,7 +37,7 @@ class CallAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class WaitingCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A call that waits, and its answer once there is one. ``index`` is its position among the reply's calls.
 
-    ``question`` and ``choices`` are those of ``clarify``.
+    ``question`` and ``choices`` are those of ``clarify``. ``shown`` are the arguments without secrets, where they have any.
     """
 
     index: int
@@ -46,6 +46,21 @@ class WaitingCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     question: str | None = None
     choices: tuple[str, ...] = ()
     answer: CallAnswer | None = None
+    shown: str | None = None
+
+    @property
+    def arguments(self) -> str:
+        """The arguments as they are shown."""
+        return self.call.arguments if self.shown is None else self.shown
+
+    @property
+    def unfinished_as(self) -> CallStatus:
+        """How the call counts if its turn ends now."""
+        if self.answer is None or self.answer.approved:
+            return CallStatus.INTERRUPTED if self.answer or self.kind is not WaitingKind.APPROVAL else CallStatus.REFUSED
+        if self.kind is WaitingKind.APPROVAL:
+            return CallStatus.REFUSED
+        return CallStatus.ERROR if self.answer.is_error else CallStatus.OK
 
 
 class PausedBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,10 +8,11 @@ from app.ports.clock import Clock
 from app.ports.delivery import HealthStore, RateWindowStore
 from app.ports.sessions import ArchiveStore, KanbanStore, MemoryStore, MessageStore, SearchStore, SessionStore, SummaryStore, TodoStore
 from app.ports.tenants import TenantStore, ToolRules
-from app.ports.turns import ReplicaStore, TurnStore, UsageStore, Wakeups
+from app.ports.turns import CallStore, ReplicaStore, TurnStore, UsageStore, Wakeups
 
 __all__ = [
     "ArchiveStore",
+    "CallStore",
     "ChildTurns",
     "Clock",
     "HealthStore",

@@ -8,6 +8,7 @@ from app.domain.ids import ReplicaId, SessionId, TenantId, TurnId
 from app.domain.openings import NewTurn, Opening, OpenTurn, Replayed
 from app.domain.quotas import DayUse, UsageLine
 from app.domain.sessions import Page
+from app.domain.tools import CallRecord
 from app.domain.turns import (
     Commit,
     Committed,
@@ -98,6 +99,19 @@ class TurnStore(Protocol):
         """Delete deltas of long ended turns and old stateless turns, forget old idempotency keys; returns the deltas and turns removed.
 
         A stateless turn stays as long as its idempotency key can still name it.
+        """
+
+
+class CallStore(Protocol):
+    """Records of tool calls (:class:`app.domain.tools.CallRecord`), written with :attr:`app.domain.turns.Commit.tool_calls`."""
+
+    async def newest(self, tenant_id: TenantId, turn_id: TurnId, limit: int) -> list[CallRecord]:
+        """The last calls of a turn that have results, in the order of their places, without outputs; none of an unknown turn."""
+
+    async def output(self, tenant_id: TenantId, turn_id: TurnId, tool_call_id: str, seq: int | None) -> str | None:
+        """As much as is kept of a call's result; ``seq`` is its place, where an id came again (else the newest is meant).
+
+        ``None`` when the call is unknown to the tenant, or nothing is kept of it any more.
         """
 
 

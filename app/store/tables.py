@@ -331,6 +331,22 @@ turn_answers = Table(
     PrimaryKeyConstraint("turn_id", "key"),
 )
 
+tool_calls = Table(
+    "tool_calls",
+    metadata,
+    Column("turn_id", Text, ForeignKey("turns.id", ondelete="CASCADE"), nullable=False),
+    Column("seq", BigInteger, nullable=False, comment="the place of its result among the messages"),
+    Column("call_id", Text, nullable=False, comment="may come again in a turn"),
+    Column("name", Text, nullable=False),
+    Column("toolset", Text),
+    Column("arguments", Text, nullable=False, comment="without secrets, cut"),
+    Column("status", Text, nullable=False),
+    Column("started_at", DateTime(timezone=True), comment="NULL: not run"),
+    Column("duration_ms", BigInteger, nullable=False),
+    Column("output", Text, comment="where its message has a cut one; NULL again once it is pruned"),
+    PrimaryKeyConstraint("turn_id", "seq"),
+)
+
 turn_events = Table(
     "turn_events",
     metadata,

@@ -113,7 +113,18 @@ SELECT {_TURN}, coalesce(s.next_seq, 1) AS next_seq, true AS resumed, coalesce(s
 FROM t LEFT JOIN sessions s ON s.id = t.session_id
 """)
 
-_COMMIT = text(f"""
+_RECORDS = """, r AS (
+    INSERT INTO tool_calls (turn_id, seq, call_id, name, toolset, arguments, status, started_at, duration_ms, output)
+    SELECT t.id, x.seq, x.call_id, x.name, x.toolset, x.arguments, x.status, to_timestamp(x.started_ms / 1000.0), x.duration_ms, x.output
+    FROM t, unnest(CAST(:call_seqs AS bigint[]), CAST(:call_ids AS text[]), CAST(:call_names AS text[]),
+                   CAST(:call_toolsets AS text[]), CAST(:call_arguments AS text[]), CAST(:call_statuses AS text[]),
+                   CAST(:call_starts AS bigint[]), CAST(:call_durations AS bigint[]), CAST(:call_outputs AS text[]))
+         AS x(seq, call_id, name, toolset, arguments, status, started_ms, duration_ms, output)
+    ON CONFLICT DO NOTHING
+)"""
+"""A statement of its own for steps with tool calls: all others do without."""
+
+_COMMIT = f"""
 WITH s AS MATERIALIZED (
     SELECT id FROM sessions
     WHERE id = :session_id AND (CAST(:next_seq AS bigint) > 0 OR CAST(:context AS bytea) IS NOT NULL) FOR NO KEY UPDATE
@@ -158,15 +169,16 @@ WITH s AS MATERIALIZED (
     ON CONFLICT (tenant_id, day) DO UPDATE
         SET tokens = tenant_usage.tokens + excluded.tokens, cost_usd = tenant_usage.cost_usd + excluded.cost_usd
     RETURNING day, tokens, cost_usd
-)
+){{records}}
 SELECT (SELECT id FROM t) AS applied,
        EXISTS (SELECT 1 FROM turns q WHERE q.session_id = :session_id AND q.state = 'queued') AS waiting,
        q.day, q.tokens AS day_tokens, q.cost_usd AS day_cost_usd
 FROM (SELECT 1) AS one LEFT JOIN q ON true
-""")
-COMMIT = Statement(_COMMIT)
+"""
+COMMIT = _sql(_COMMIT.format(records=""))
+COMMIT_WITH_CALLS = _sql(_COMMIT.format(records=_RECORDS))
 """What its turn used is added to the tenant's day, but only for tenants that were ever under a quota of a day: those have a row."""
-COMMIT_WITHIN = _COMMIT
+COMMIT_WITHIN = text(_COMMIT.format(records=_RECORDS))
 """The same for a transaction with more to do."""
 
 FENCE = _sql("SELECT generation, last_seq FROM turns WHERE id = :id")
@@ -270,12 +282,14 @@ WITH c AS MATERIALIZED (
     ORDER BY ended_at LIMIT :batch FOR NO KEY UPDATE SKIP LOCKED
 ), d AS (
     DELETE FROM turn_events USING c WHERE turn_events.turn_id = c.id AND turn_events.kind = 0 RETURNING 1
+), o AS (
+    UPDATE tool_calls SET output = NULL FROM c WHERE tool_calls.turn_id = c.id AND tool_calls.output IS NOT NULL
 ), u AS (
     UPDATE turns SET deltas_pruned = true, history = NULL FROM c WHERE turns.id = c.id
 )
 SELECT (SELECT count(*) FROM c) AS found, (SELECT count(*) FROM d) AS removed
 """)
-"""The history of a stateless call goes with its deltas: nobody goes on from it, and its client sends it again with every call."""
+"""Whole outputs of tools go with the deltas, and so does the history of a stateless call: its client sends it again with every call."""
 
 DELETE_STATELESS = _sql("""
 WITH c AS MATERIALIZED (

@@ -36,6 +36,7 @@ from app.domain.turns import (
 from app.store import compaction_sql, opening_sql
 from app.store import turn_sql as sql
 from app.store.engine import Database, Statement
+from app.store.tool_calls import call_params
 from app.store.turn_openings import kept_of, opened, params_of, statement_of
 
 _encode = msgspec.json.Encoder().encode
@@ -151,7 +152,8 @@ class TurnRepository:
         """Apply a commit. One with a compaction is rare, and takes several statements in one transaction."""
         compaction = commit.compaction
         if compaction is None:
-            return (await self._database.fetch(sql.COMMIT, _commit_params(commit)))[0]
+            plain = sql.COMMIT_WITH_CALLS if commit.tool_calls else sql.COMMIT
+            return (await self._database.fetch(plain, _commit_params(commit)))[0]
         async with self._database.transaction() as connection:
             await connection.execute(compaction_sql.LOCK, {"session_id": commit.fence.session_id})
             row = (await connection.execute(sql.COMMIT_WITHIN, _commit_params(commit))).all()[0]
@@ -358,4 +360,5 @@ def _commit_params(commit: Commit) -> dict[str, Any]:
         "next_seq": commit.next_message_seq,
         "context": None if commit.context is None else _encode(commit.context),
         "forget": commit.forget,
+        **call_params(commit.tool_calls),
     }

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from app.domain.messages import ToolCall, clean_json, clean_text
-from app.domain.tools import ToolContext, ToolOutcome
+from app.domain.tools import CallStatus, ToolContext, ToolOutcome, refused
 from app.tools.failures import Caught, failed, log_failure
 from app.tools.places import CallPlaces
 from app.tools.results import outcome
@@ -40,9 +40,9 @@ class ToolExecutor:
         """
         arguments = _read_arguments(call.arguments)
         if arguments is None:
-            return _error("The arguments are not a JSON object. Send the call again with a JSON object as its arguments.")
+            return refused("The arguments are not a JSON object. Send the call again with a JSON object as its arguments.")
         if tool.traits.approval and not context.approved:
-            problems = tool.schema.problems(arguments)  # nobody is asked to allow what cannot be run
+            problems = tool.schema.problems(arguments, tool.secret_arguments)  # nobody is asked to allow what cannot be run
             return _misfit(problems) if problems else _NEEDS_APPROVAL
         async with self._places.taken(context.turn_id):
             return await self._timed(tool, arguments, context)
@@ -67,14 +67,15 @@ async def _time_out(task: asyncio.Task[ToolOutcome], context: ToolContext, timeo
     await asyncio.wait((task,), timeout=CLEANUP_S)
     if not task.done():
         logger.warning("%s goes on after its timeout in turn %s; it is left behind", task.get_name(), context.turn_id)
-    return _error(f"The tool did not finish within {timeout_s:g} s and was stopped; its effect is unknown.")
+    text = f"The tool did not finish within {timeout_s:g} s and was stopped; its effect is unknown."
+    return ToolOutcome(output=text, is_error=True, status=CallStatus.TIMEOUT)
 
 
 async def _guarded(tool: PreparedTool, arguments: dict[str, Any], context: ToolContext) -> ToolOutcome:
     """The tool boundary: everything that can be raised in here is the tool's, except the end of this task."""
     result: ToolOutcome | None = None
     with Caught() as caught:
-        problems = tool.schema.problems(arguments)
+        problems = tool.schema.problems(arguments, tool.secret_arguments)
         result = _misfit(problems) if problems else outcome(await tool.handler(arguments, context))
     if result is not None:
         return result
@@ -95,7 +96,7 @@ def _ended(task: asyncio.Task[ToolOutcome]) -> ToolOutcome:
 
 def _misfit(problems: list[str]) -> ToolOutcome:
     listed = "\n".join(f"- {problem}" for problem in problems)
-    return _error(clean_text(f"The arguments do not fit the tool's parameters, so it was not run:\n{listed}"))
+    return refused(clean_text(f"The arguments do not fit the tool's parameters, so it was not run:\n{listed}"))
 
 
 def _read_arguments(text: str) -> dict[str, Any] | None:
@@ -104,7 +105,3 @@ def _read_arguments(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return arguments if isinstance(arguments, dict) else None
-
-
-def _error(output: str) -> ToolOutcome:
-    return ToolOutcome(output=output, is_error=True)

@@ -25,7 +25,7 @@ A module has a list ``TOOLS``::
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -45,7 +45,8 @@ class Tool:
 
     ``read_only``: it changes nothing, so the same call with the same result is taken for no progress. ``polling``: it watches something
     that changes by itself, so it may be asked again and again. ``needs_approval``: each call waits until somebody allows it; in calls
-    over the OpenAI facades, where nobody can, the tool is not offered.
+    over the OpenAI facades, where nobody can, the tool is not offered. ``secret_arguments`` are names of arguments that no log and no event
+    shows, beside those that the schema marks by ``"format": "password"`` or ``"writeOnly": true``.
     """
 
     function: Callable[..., object]
@@ -55,6 +56,7 @@ class Tool:
     read_only: bool = False
     polling: bool = False
     needs_approval: bool = False
+    secret_arguments: Sequence[str] = ()
 
 
 def load_operator_tools(modules: str, pool: ToolPool) -> tuple[RegisteredTool, ...]:
@@ -96,6 +98,7 @@ def _registered(tool: Tool, module_name: str, pool: ToolPool) -> RegisteredTool:
         toolset=OPERATOR,
         origin=origin,
         traits=ToolTraits(read_only=tool.read_only, polling=tool.polling, approval=tool.needs_approval),
+        secret_arguments=frozenset(tool.secret_arguments),
     )
 
 
@@ -120,7 +123,11 @@ def _check(tool: Tool) -> bool:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError) as error:
         raise ToolConfigurationError(f"its function has no signature that can be read: {error}") from error
-    _check_fit(parameters.values(), ParameterSchema(tool.parameters).document)
+    schema = ParameterSchema(tool.parameters).document
+    _check_fit(parameters.values(), schema)
+    for name in tool.secret_arguments:
+        if name not in schema.get("properties", {}):
+            raise ToolConfigurationError(f"its secret argument {name!r} is not in the schema")
     return _CONTEXT in parameters
 
 

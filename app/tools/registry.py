@@ -12,7 +12,7 @@ from app.domain.errors import InvalidRequestError, UnavailableError
 from app.domain.guardrails import ToolTraits
 from app.domain.messages import ToolCall, ToolSpec
 from app.domain.tenants import Tenant
-from app.domain.tools import ToolContext, ToolOutcome
+from app.domain.tools import ToolContext, ToolOutcome, refused
 from app.ports import Toolbox, Toolboxes
 from app.tools.execution import ToolExecutor
 from app.tools.schema import ToolConfigurationError
@@ -96,7 +96,7 @@ class ToolRegistry(Toolbox, Toolboxes):
         tool = self._tools.get(call.name) if call.name in context.enabled else None
         if tool is None:
             return unknown(call.name, context.enabled.intersection(self._tools))
-        return await self._executor.run(tool, call, msgspec.structs.replace(context, call_id=call.id))
+        return await run_tool(self._executor, tool, call, context)
 
     def _register(self, tool: RegisteredTool) -> None:
         taken = self._tools.get(tool.name)
@@ -150,7 +150,7 @@ class _TenantToolbox(Toolbox):
         tool = await self._find(call.name) if call.name in context.enabled else None
         if tool is None:
             return unknown(call.name, context.enabled)
-        return await self._executor.run(tool, call, msgspec.structs.replace(context, call_id=call.id))
+        return await run_tool(self._executor, tool, call, context)
 
     async def _listed(
         self, wanted: frozenset[str], patience_s: float | None = None
@@ -218,11 +218,17 @@ class _Layers(Mapping[str, ToolTraits]):
         return len(dict.fromkeys(name for layer in self._layers for name in layer))
 
 
+async def run_tool(executor: ToolExecutor, tool: PreparedTool, call: ToolCall, context: ToolContext) -> ToolOutcome:
+    """Run one call of a tool that was found; its outcome says where the tool is from."""
+    outcome = await executor.run(tool, call, msgspec.structs.replace(context, call_id=call.id))
+    return msgspec.structs.replace(outcome, toolset=tool.toolset)
+
+
 def unknown(name: str, available: Iterable[str]) -> ToolOutcome:
     """The result of a call of a tool that the session does not have."""
     names = sorted(available)
     listed = f"Available tools: {', '.join(names)}." if names else "No tools are available in this session."
-    return ToolOutcome(output=f"There is no tool {echo(name)}. {listed}", is_error=True)
+    return refused(f"There is no tool {echo(name)}. {listed}")
 
 
 def _check_known(wanted: frozenset[str], known: Sequence[str]) -> None:

@@ -12,9 +12,10 @@ from app.domain.tools import ToolOutcome
 
 MAX_OUTPUT = 100_000
 """Characters of one result."""
-_HEAD = 65_000
-_TAIL = MAX_OUTPUT - _HEAD - 200
-"""The end is kept as well: there a long output has its error. 200 characters are for the note between the two."""
+MAX_KEPT = 4_000_000
+"""Characters that are kept of a longer one, for people to read."""
+_NOTE = 200
+"""Characters for the note where the middle was. The end stays as well: there a long output has its error."""
 NO_OUTPUT = "(no output)"
 
 _BINARY = (bytes, bytearray, memoryview)
@@ -28,8 +29,10 @@ def outcome(value: object) -> ToolOutcome:
 
 
 def _outcome(whole: ToolOutcome) -> ToolOutcome:
-    digest = digest_of(whole.output) if len(whole.output) > MAX_OUTPUT else None
-    return msgspec.structs.replace(whole, output=_shown(whole.output), digest=digest)
+    if len(whole.output) <= MAX_OUTPUT:
+        return msgspec.structs.replace(whole, output=_shown(whole.output), digest=None)
+    kept = clean_text(_cut(whole.output, MAX_KEPT, "are not kept."))
+    return msgspec.structs.replace(whole, output=_shown(whole.output), digest=digest_of(whole.output), whole=kept)
 
 
 def _shown(text: str) -> str:
@@ -37,11 +40,16 @@ def _shown(text: str) -> str:
 
 
 def _capped(text: str) -> str:
-    if len(text) <= MAX_OUTPUT:
+    return _cut(text, MAX_OUTPUT, "are left out here. Ask for less or for a part to see the rest.")
+
+
+def _cut(text: str, most: int, what: str) -> str:
+    """``text`` with its middle left out where it is longer than ``most`` characters."""
+    if len(text) <= most:
         return text
-    left_out = len(text) - _HEAD - _TAIL
-    note = f"\n\n[… {left_out:,} of {len(text):,} characters are left out here. Ask for less or for a part to see the rest. …]\n\n"
-    return f"{text[:_HEAD]}{note}{text[-_TAIL:]}"
+    head = most * 65 // 100
+    tail = most - head - _NOTE
+    return f"{text[:head]}\n\n[… {len(text) - head - tail:,} of {len(text):,} characters {what} …]\n\n{text[-tail:]}"
 
 
 def _text(value: object) -> str:

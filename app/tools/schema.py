@@ -10,6 +10,8 @@ from jsonschema.exceptions import SchemaError, ValidationError
 
 MAX_PROBLEMS = 3
 """Problems named in one answer: enough to mend a call, not a flood."""
+_NAMES_ONLY = frozenset({"additionalProperties", "dependentRequired", "required"})
+"""What of a schema is told of by the names of properties alone."""
 MAX_PROBLEM = 300
 """Characters of one problem: a validator's message repeats the value it refuses."""
 
@@ -60,9 +62,9 @@ class ParameterSchema:
                 raise ToolConfigurationError(f"its parameters refer to {reference!r}, which is not inside the schema")
         self._validator = (_WithoutPatterns if foreign else Draft202012Validator)(self.document)
 
-    def problems(self, arguments: dict[str, Any]) -> list[str]:
-        """Where ``arguments`` do not fit, as ``path: reason``; empty when they do."""
-        return [_problem(error) for error in islice(self._validator.iter_errors(arguments), MAX_PROBLEMS)]
+    def problems(self, arguments: dict[str, Any], secrets: frozenset[str] = frozenset()) -> list[str]:
+        """Where ``arguments`` do not fit, as ``path: reason``; empty when they do. No reason repeats what these names hold."""
+        return [_problem(error, secrets) for error in islice(self._validator.iter_errors(arguments), MAX_PROBLEMS)]
 
 
 def _plain_copy(schema: object) -> dict[str, Any]:
@@ -75,10 +77,29 @@ def _plain_copy(schema: object) -> dict[str, Any]:
     return copy
 
 
-def _problem(error: ValidationError | SchemaError) -> str:
+def _problem(error: ValidationError | SchemaError, secrets: frozenset[str] = frozenset()) -> str:
     path = error.json_path.removeprefix("$").lstrip(".")
+    if _tells(error, secrets):
+        return f"{path[:MAX_PROBLEM]}: its value does not fit ({error.validator})"
     reason = error.message if len(error.message) <= MAX_PROBLEM else f"{error.message[:MAX_PROBLEM]}…"
     return f"{path[:MAX_PROBLEM]}: {reason}" if path else reason
+
+
+def _tells(error: ValidationError | SchemaError, secrets: frozenset[str]) -> bool:
+    """Whether a message repeats a secret: it is about one, or about something that holds one."""
+    if not secrets or error.validator in _NAMES_ONLY:
+        return False
+    return not secrets.isdisjoint(map(str, error.absolute_path)) or _holds(error.instance, secrets)
+
+
+def _holds(value: object, secrets: frozenset[str]) -> bool:
+    match value:
+        case dict():
+            return not secrets.isdisjoint(value) or any(_holds(item, secrets) for item in value.values())
+        case list():
+            return any(_holds(item, secrets) for item in value)
+        case _:
+            return False
 
 
 def _references(schema: object) -> Iterator[str]:

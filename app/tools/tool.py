@@ -4,8 +4,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
+
 from app.domain.guardrails import NO_TRAITS, ToolTraits
 from app.domain.messages import ToolSpec, clean_text
+from app.domain.secret_arguments import secret_names
 from app.domain.tools import CORE_TOOLSET, TOOL_NAME, ToolContext
 from app.tools.schema import ParameterSchema, ToolConfigurationError
 
@@ -64,15 +67,16 @@ def prepare(tool: RegisteredTool) -> PreparedTool:
         schema = ParameterSchema(tool.parameters, foreign=tool.foreign)
     except ToolConfigurationError as error:
         raise ToolConfigurationError(f"{where}: {error}") from error
+    secrets = tool.secret_arguments | secret_names(schema.document)
     return PreparedTool(
         spec=ToolSpec(name=tool.name, description=clean_text(tool.description.strip()), parameters=schema.document),
         schema=schema,
         handler=tool.handler,
         toolset=tool.toolset,
         origin=tool.origin,
-        traits=tool.traits,
+        traits=msgspec.structs.replace(tool.traits, secrets=secrets) if secrets else tool.traits,
         timeout_s=tool.timeout_s,
-        secret_arguments=tool.secret_arguments,
+        secret_arguments=secrets,
     )
 
 

@@ -19,7 +19,7 @@ import httpx
 
 from app.domain.messages import canonical_json, clean_text
 from app.domain.tenant_tools import WebhookTool
-from app.domain.tools import ToolContext, ToolOutcome
+from app.domain.tools import CallStatus, ToolContext, ToolOutcome, refused
 from app.ports import Clock
 from app.tools.http_body import ACCEPT_ENCODING, Body, UnreadableBodyError, read_body
 from app.tools.outbound import CONNECT_TIMEOUT_S, Outbound, OutboundRefusedError
@@ -54,7 +54,7 @@ class WebhookCaller:
     async def call(self, tool: WebhookTool, arguments: Mapping[str, Any], context: ToolContext, *, tenant: str) -> ToolOutcome:
         """Run one call. Never raises for what the webhook did; cancellation closes the socket."""
         if not tool.usable:
-            return _error("The tool is not configured completely: its secret is not to be had. It was not called.")
+            return refused("The tool is not configured completely: its secret is not to be had. It was not called.")
         call_id = call_id_of(context)
         body = _body(tool.name, arguments, context, tenant=tenant)
         timeout = httpx.Timeout(tool.timeout_s, connect=min(CONNECT_TIMEOUT_S, tool.timeout_s))
@@ -62,7 +62,7 @@ class WebhookCaller:
             async with asyncio.timeout(tool.timeout_s), self._outbound.client(timeout=timeout) as client:
                 return await self._repeat(client, tool, call_id, body)
         except TimeoutError:
-            return _error(f"The webhook did not answer within {tool.timeout_s:g} s; the effect of the call is unknown.")
+            return _timeout(f"The webhook did not answer within {tool.timeout_s:g} s; the effect of the call is unknown.")
 
     async def _repeat(self, client: httpx.AsyncClient, tool: WebhookTool, call_id: str, body: bytes) -> ToolOutcome:
         deadline = self._clock.monotonic() + tool.timeout_s
@@ -95,7 +95,7 @@ class WebhookCaller:
         except (httpx.ConnectError, httpx.ConnectTimeout):
             return Attempt(outcome=_error("No connection to the webhook came about; it was not called."), repeatable=True)
         except httpx.TimeoutException:
-            return Attempt(outcome=_error("The webhook did not answer in time; the effect of the call is unknown."), repeatable=True)
+            return Attempt(outcome=_timeout("The webhook did not answer in time; the effect of the call is unknown."), repeatable=True)
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL):
             text = "The connection to the webhook broke, or what came back was not HTTP; the effect of the call is unknown."
             return Attempt(outcome=_error(text), repeatable=True)
@@ -169,3 +169,7 @@ def _excerpt(body: Body) -> str:
 
 def _error(output: str) -> ToolOutcome:
     return ToolOutcome(output=output, is_error=True)
+
+
+def _timeout(output: str) -> ToolOutcome:
+    return ToolOutcome(output=output, is_error=True, status=CallStatus.TIMEOUT)

@@ -4,9 +4,10 @@ import secrets
 
 from app.context import history
 from app.domain.conversation_events import ActionCall, ToolRequiresAction
-from app.domain.events import MAX_EVENT_TEXT, ToolCompleted, rfc3339
-from app.domain.ids import MessageId, make_id
+from app.domain.events import MAX_EVENT_TEXT, ToolCompleted, output_url, rfc3339, tool_completed
+from app.domain.ids import MessageId, TurnId, make_id
 from app.domain.messages import Message, content_text
+from app.domain.tools import CallRecord, ToolOutcome, record_of
 from app.domain.turns import Interrupted, MachineState, NewMessage
 from app.domain.waiting import PausedBatch, WaitingCall
 
@@ -24,7 +25,7 @@ def action_calls(paused: PausedBatch, *, limit: int | None = None) -> tuple[Acti
 
 
 def _action_call(waiting: WaitingCall, limit: int | None) -> ActionCall:
-    arguments = waiting.call.arguments
+    arguments = waiting.arguments
     return ActionCall(
         tool_call_id=waiting.call.id,
         kind=waiting.kind,
@@ -36,17 +37,20 @@ def _action_call(waiting: WaitingCall, limit: int | None) -> ActionCall:
     )
 
 
-def unfinished_call(result: Message) -> ToolCompleted:
-    """The event of a call that got its result from the end of its turn."""
-    output = content_text(result.content)
-    return ToolCompleted(
-        tool_call_id=result.tool_call_id or "",
-        name=result.tool_name or "",
-        output=output[:MAX_EVENT_TEXT],
-        is_error=result.is_error,
-        duration_ms=0,
-        output_truncated=len(output) > MAX_EVENT_TEXT,
-    )
+def unfinished_call(turn_id: TurnId, seq: int, result: Message) -> ToolCompleted:
+    """The event of a call that got its result, at place ``seq``, from the end of its turn."""
+    call_id, name = result.tool_call_id or "", result.tool_name or ""
+    outcome = ToolOutcome(output=content_text(result.content), is_error=result.is_error)
+    return tool_completed(outcome, (call_id, name), url=output_url(turn_id, call_id, seq))
+
+
+def waiting_records(paused: PausedBatch) -> tuple[CallRecord, ...]:
+    """The records of a paused turn's calls when it ends instead of going on."""
+    return tuple(_waiting_record(paused, one) for one in paused.waiting)
+
+
+def _waiting_record(paused: PausedBatch, one: WaitingCall) -> CallRecord:
+    return record_of(one.call, seq=paused.place + 1 + one.index, status=one.unfinished_as, shown=one.arguments)
 
 
 def closing_messages(paused: PausedBatch, outcome: Interrupted, now_ms: int) -> tuple[NewMessage, ...]:

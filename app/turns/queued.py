@@ -10,7 +10,7 @@ from app.domain.turns import Closing, Commit, EventRow, Interrupted, InterruptRe
 from app.ports import Clock, TurnStore
 from app.turns.counters import Counters
 from app.turns.event_log import EventLog
-from app.turns.pauses import closing_messages, unfinished_call
+from app.turns.pauses import closing_messages, unfinished_call, waiting_records
 
 
 async def close_queued(
@@ -21,7 +21,10 @@ async def close_queued(
     event = terminal_event(view.id, view.session_id, outcome, view.machine)
     paused = view.machine.paused
     messages = () if paused is None else closing_messages(paused, outcome, clock.unix_ms())
-    events: tuple[Fact, ...] = (*(unfinished_call(one.message) for one in messages if one.message.role is Role.TOOL), event)
+    events: tuple[Fact, ...] = (
+        *(unfinished_call(view.id, one.seq, one.message) for one in messages if one.message.role is Role.TOOL),
+        event,
+    )
     first, last = view.last_seq + 1, view.last_seq + len(events)
     encoder = FrameEncoder(view.id)
     frames = b"".join(encoder.frame(first + index, one) for index, one in enumerate(events))
@@ -31,6 +34,7 @@ async def close_queued(
         last_seq=last,
         rows=(EventRow(first, last, RowKind.TERMINAL, frames),),
         messages=messages,
+        tool_calls=() if paused is None else waiting_records(paused),
         next_message_seq=messages[-1].seq + 1 if messages else 0,
         state=view.machine,
         closing=Closing(state=TurnState.INTERRUPTED, reason=reason.value, outcome=msgspec.json.encode(event)),

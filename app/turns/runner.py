@@ -36,15 +36,8 @@ from app.domain.model import MessageDelta
 from app.domain.openings import OpenTurn
 from app.domain.tenants import Purpose, Tenant
 from app.domain.terminal_events import leaves_calls, terminal_event, terminal_state
-from app.domain.turns import (
-    Failed,
-    FailedReason,
-    Interrupted,
-    InterruptReason,
-    MachineState,
-    Outcome,
-    TurnKind,
-)
+from app.domain.tools import CallRecord
+from app.domain.turns import Failed, FailedReason, Interrupted, InterruptReason, MachineState, Outcome, TurnKind
 from app.ports import Clock, MemoryStore, MessageStore, ModelClient, ModelClients, TenantStore, TodoStore, Toolboxes, TurnStore, UsageStore
 from app.turns.children import Children, Running, TurnChildren
 from app.turns.counters import Counters
@@ -53,6 +46,7 @@ from app.turns.event_log import EventLog
 from app.turns.lease import Lease
 from app.turns.pauses import requires_action, unfinished_call
 from app.turns.remains import open_calls, stored_rows, text_of
+from app.turns.unfinished import Unfinished, lost_calls, unfinished
 from app.turns.writer import TurnWriter, patiently
 
 logger = logging.getLogger(__name__)
@@ -148,9 +142,9 @@ class TurnRunner:
             )
             # The calls of a session's turn are answered from its messages, in the closing; a stateless call has but its events.
             calls = open_calls(rows) if turn.fence.session_id is None else []
-            answers: tuple[Fact, ...] = tuple(unfinished_call(history.interrupted_result(call)) for call in calls)
+            answers, records = lost_calls(turn.fence.turn_id, calls)
             reset: tuple[Fact, ...] = () if answers or self._unanswered() else (AttemptReset(attempt=attempt),)
-            await self._close(outcome, before=(*answers, *reset))
+            await self._close(outcome, before=(*answers, *reset), calls=records)
             self._parts.counters.recovered += 1
         except LeaseLostError:
             logger.warning("another replica ends the lost turn", extra={"turn_id": turn.fence.turn_id})
@@ -284,7 +278,13 @@ class TurnRunner:
                 return True
             case End(outcome=outcome):
                 await self._close(
-                    outcome, before=fact.events, messages=fact.messages, state=fact.state, forget=fact.forget, context=fact.context
+                    outcome,
+                    before=fact.events,
+                    messages=fact.messages,
+                    state=fact.state,
+                    forget=fact.forget,
+                    context=fact.context,
+                    calls=fact.calls,
                 )
                 return True
 
@@ -310,21 +310,17 @@ class TurnRunner:
                 self._parts.counters.compactions[event.reason.value, "trimmed" if event.summary_id is None else "completed"] += 1
             elif isinstance(event, CompactionFailed):
                 self._parts.counters.compactions[event.reason.value, "failed"] += 1
-        await self._writer.record(fact.events, fact.messages, fact.state, context=fact.context, compaction=fact.compaction)
+        await self._writer.record(
+            fact.events, fact.messages, fact.state, context=fact.context, compaction=fact.compaction, calls=fact.calls
+        )
         # A call may start after its intent is stored, but only while the turn is surely ours.
         await self._parts.lease.wait_valid()
 
-    def _unanswered(self, added: Sequence[StoredMessage] = ()) -> list[StoredMessage]:
-        """Results for the turn's calls that have none, neither stored nor in ``added``, each at its place.
-
-        Calls that an earlier turn left to its client are not among them: their results may still come.
-        """
-        own = (stored for stored in (*self._writer.placed, *added) if stored.turn_id == self._turn.fence.turn_id)
-        placed = sorted(own, key=lambda stored: stored.seq)
-        calls = history.unanswered((stored.seq, stored.message) for stored in placed)
-        paused = self._writer.state.paused
-        given = {} if paused is None else paused.unfinished()
-        return [self._stored(seq, given.get(seq) or history.interrupted_result(call)) for seq, call in calls]
+    def _unanswered(self, added: Sequence[StoredMessage] = ()) -> list[Unfinished]:
+        """The turn's calls that have no result, neither stored nor in ``added``."""
+        rows, run = (*self._writer.placed, *added), None if self._loop is None else self._loop.under_way
+        paused, now_ms = self._writer.state.paused, self._parts.clock.unix_ms()
+        return unfinished(rows, self._turn.fence.turn_id, paused=paused, run=run, now_ms=now_ms)
 
     def _next_seq(self, added: Sequence[StoredMessage]) -> int:
         """The first free place behind everything, the places of results included."""
@@ -359,6 +355,7 @@ class TurnRunner:
         state: MachineState | None = None,
         forget: bool = False,
         context: ContextState | None = None,
+        calls: Sequence[CallRecord] = (),
     ) -> None:
         """End the turn with everything that keeps its session's history valid, in one commit. Its children end first."""
         if self._children is not None:
@@ -367,8 +364,8 @@ class TurnRunner:
             before, state = (*before, *facts), machine.count_children(state or self._open_state(), used)
         if not self._loaded and self._turn.state.paused is not None:
             await self._load()  # it ends before it goes on, and has calls without results
-        results = [] if leaves_calls(outcome) else self._unanswered(messages)
-        added = [*messages, *results]
+        left = [] if leaves_calls(outcome) else self._unanswered(messages)
+        added = [*messages, *(self._stored(one.seq, one.message) for one in left)]
         spoken = self._turn.request.kind is TurnKind.CHAT
         note = history.closing_note(outcome, keep_text=self._turn.keep_interrupted_text) if spoken and not forget else None
         if note is not None:
@@ -378,12 +375,13 @@ class TurnRunner:
         to = terminal_state(outcome)
         await self._writer.close(
             terminal_event(fence.turn_id, fence.session_id, outcome, state),
-            before=(*before, *(unfinished_call(result.message) for result in results)),
+            before=(*before, *(unfinished_call(fence.turn_id, one.seq, one.message) for one in left)),
             messages=added,
             state=state,
             to=to,
             forget=forget,
             context=context,
+            calls=(*calls, *(one.record for one in left)),
         )
         self._parts.counters.ended[to.value, outcome.reason.value] += 1
 

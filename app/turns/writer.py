@@ -14,6 +14,7 @@ from app.domain.events import Fact, TerminalEvent
 from app.domain.messages import StoredMessage
 from app.domain.model import Delta
 from app.domain.openings import OpenTurn
+from app.domain.tools import CallRecord
 from app.domain.turns import Closing, Commit, Committed, Compaction, EventRow, MachineState, NewMessage, RowKind, TurnState
 from app.ports import Clock, TurnStore
 from app.turns.counters import Counters
@@ -79,17 +80,18 @@ class TurnWriter:
         *,
         context: ContextState | None = None,
         compaction: Compaction | None = None,
+        calls: Sequence[CallRecord] = (),
     ) -> None:
         """Store facts with what they report, then show them. Raises LeaseLostError."""
-        await uninterrupted(self._commit(events, messages, state, context=context, compaction=compaction))
+        await uninterrupted(self._commit(events, messages, state, context=context, compaction=compaction, calls=calls))
 
     async def hand_over(self, event: Fact) -> None:
         """Put the turn back into the queue for another replica. Raises LeaseLostError."""
-        await uninterrupted(self._commit((event,), (), self.state, let_go=_LetGo()))
+        await uninterrupted(self._commit((event,), (), self.state, ends=_LetGo()))
 
     async def pause(self, event: Fact, state: MachineState, *, until_ms: int) -> None:
         """Let the turn wait for somebody, at most until then (unix ms): nobody owns it meanwhile. Raises LeaseLostError."""
-        await uninterrupted(self._commit((event,), (), state, let_go=_LetGo(until_ms)))
+        await uninterrupted(self._commit((event,), (), state, ends=_LetGo(until_ms)))
 
     async def close(
         self,
@@ -101,10 +103,11 @@ class TurnWriter:
         to: TurnState,
         forget: bool,
         context: ContextState | None = None,
+        calls: Sequence[CallRecord] = (),
     ) -> None:
         """End the turn with its terminal event; with ``forget`` its messages leave the model's context. Raises LeaseLostError."""
         closing = Closing(state=to, reason=event.reason, outcome=_encode(event))
-        await uninterrupted(self._commit((*before, event), messages, state, closing=closing, forget=forget, context=context))
+        await uninterrupted(self._commit((*before, event), messages, state, ends=closing, forget=forget, context=context, calls=calls))
 
     async def _commit(
         self,
@@ -112,13 +115,14 @@ class TurnWriter:
         messages: Sequence[StoredMessage],
         state: MachineState,
         *,
-        closing: Closing | None = None,
-        let_go: "_LetGo | None" = None,
+        ends: "Closing | _LetGo | None" = None,
         forget: bool = False,
         context: ContextState | None = None,
         compaction: Compaction | None = None,
+        calls: Sequence[CallRecord] = (),
     ) -> None:
         live = self.live
+        closing, let_go = (ends, None) if isinstance(ends, Closing) else (None, ends)
         if state.counted != self._counted:
             state = msgspec.structs.replace(state, counted=self._counted)
         async with live.write:
@@ -144,6 +148,7 @@ class TurnWriter:
                     forget=forget,
                     context=context if in_session else None,
                     compaction=compaction if in_session else None,
+                    tool_calls=tuple(calls),
                     counts=self.share is not None,
                 )
             )

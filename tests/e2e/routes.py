@@ -34,6 +34,7 @@ TENANT = {
     ("DELETE", "/turns/{turn_id}"),
     ("POST", "/turns/{turn_id}/cancel"),
     ("POST", "/turns/{turn_id}/tool_results"),
+    ("GET", "/turns/{turn_id}/tool_results/{tool_call_id:path}"),
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/responses"),
     ("GET", "/v1/models"),

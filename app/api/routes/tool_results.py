@@ -1,9 +1,9 @@
-"""Answers for a turn that waits: results of client tools, answers to questions, decisions about approvals."""
+"""Results of tool calls: given to a turn that waits (client tools, answers, approvals), and read as a whole."""
 
 from functools import partial
 from typing import Annotated, Self
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import AfterValidator, Field, model_validator
 
 from app.api.body import read_body
@@ -13,6 +13,7 @@ from app.api.schemas import RequestBody, turn_id_of
 from app.api.services import services_of
 from app.api.sse import event_stream
 from app.api.turn_answers import Caller, IdempotencyKey, TurnBody, fingerprint, finished, json_response, turn_body, wants_json
+from app.domain.errors import NotFoundError
 from app.domain.messages import clean_text
 from app.domain.turns import OnDisconnect
 from app.turns.answers import CallResult, Decision
@@ -102,3 +103,29 @@ async def answer_turn(request: Request, caller: Caller, turn_id: str, *, idempot
     if wants_json(request):
         return await finished(request, frames, caller, headers=headers, left=left, turn_id=known)
     return event_stream(frames, heartbeat_s=services.heartbeat_s, headers=headers, left=left)
+
+
+@router.get(
+    "/turns/{turn_id}/tool_results/{tool_call_id:path}",
+    summary="Read the whole result of a tool call",
+    response_class=Response,
+    responses={200: {"description": "The result.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def read_tool_result(
+    request: Request,
+    caller: Caller,
+    turn_id: str,
+    tool_call_id: str,
+    *,
+    seq: Annotated[int | None, Query(ge=0, le=2**53, description="The place of the result, where an id came again in the turn.")] = None,
+) -> Response:
+    """What a tool gave as a result, up to 4,000,000 characters of it: also where the model and the events got a cut one.
+
+    What was cut for the model is kept for as long as the turn's deltas; after that this is the cut one.
+    """
+    output = await services_of(request).calls.output(caller.tenant.id, turn_id_of(turn_id), clean_text(tool_call_id), seq)
+    if output is None:
+        raise NotFoundError
+    # Tools give anything: a browser must neither guess what it is nor run it.
+    headers = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "default-src 'none'; sandbox"}
+    return Response(output, media_type="text/plain; charset=utf-8", headers=headers)

@@ -21,7 +21,19 @@ from app.api.routes.sessions import checked_idempotency_key
 from app.api.schemas import Metadata, RequestBody, session_id_of, turn_id_of
 from app.api.services import Services, services_of
 from app.api.sse import after_of, event_stream
-from app.api.turn_answers import Caller, IdempotencyKey, TurnBody, TurnPage, fingerprint, finished, json_response, turn_body, wants_json
+from app.api.turn_answers import (
+    Caller,
+    IdempotencyKey,
+    TurnBody,
+    TurnDetail,
+    TurnPage,
+    fingerprint,
+    finished,
+    json_response,
+    turn_body,
+    turn_detail,
+    wants_json,
+)
 from app.domain.errors import InvalidRequestError, NotFoundError
 from app.domain.ids import TenantId
 from app.domain.messages import Content, clean_json, clean_text
@@ -194,10 +206,10 @@ async def list_turns(
     return json_response(TurnPage(data=data, has_more=following is not None, next_cursor=following))
 
 
-@router.get("/turns/{turn_id}", summary="Read a turn", response_class=Response, responses=json_answer(TurnBody, "The turn."))
+@router.get("/turns/{turn_id}", summary="Read a turn", response_class=Response, responses=json_answer(TurnDetail, "The turn."))
 async def read_turn(request: Request, caller: Caller, turn_id: str) -> Response:
-    """Where a turn stands, or how it ended."""
-    return json_response(turn_body(await services_of(request).turns.get(caller.tenant.id, turn_id_of(turn_id))))
+    """Where a turn stands, or how it ended, and its tool calls."""
+    return json_response(await turn_detail(services_of(request), caller.tenant.id, turn_id_of(turn_id)))
 
 
 @router.get("/turns/{turn_id}/events", summary="Follow a turn", response_class=Response, responses=EVENT_STREAM_RESPONSES)

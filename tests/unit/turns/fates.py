@@ -231,6 +231,7 @@ class World:
             usage=stage.usage,
             shares=DayShares(),
             action_timeout_s=60.0,
+            calls_at_once=32,
             children=Children(
                 sessions=stage.sessions,
                 turns=stage.turns,
