@@ -4,7 +4,6 @@ In this order: lower case, hyphens, spaces and dots as underscores, words in cam
 bracket, up to two endings ``_tool``; then the most similar name, if it is similar enough and no other is about as similar.
 """
 
-import logging
 import re
 from collections.abc import Collection
 from difflib import SequenceMatcher
@@ -25,8 +24,6 @@ _cut: Final = re.compile("[\"'<>`]")
 _camel: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _separator: Final = re.compile(r"[\s.\-]+")
 
-logger = logging.getLogger(__name__)
-
 
 def matches(name: str, offered: Collection[str]) -> tuple[str, ...]:
     """The tools among ``offered`` that a name may be meant for, sorted: none, the one, or several that are about as similar."""
@@ -46,7 +43,6 @@ def rightly_named(call: ToolCall, offered: Collection[str], *, known: Collection
     found = matches(call.name, offered)
     if len(found) != 1:
         return call
-    logger.info("a call of %s is taken for one of %s", ascii(call.name[:_MAX_NAME]), found[0])
     return msgspec.structs.replace(call, name=found[0])
 
 

@@ -1,5 +1,6 @@
 """What one turn's loop carries from step to step: the conversation as it grows, the machine's state, and the turn's limits."""
 
+import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,8 @@ from app.domain.tenants import TenantSettings
 from app.domain.tools import CallRecord, CallStatus, FinishedCall, ToolContext, record_of
 from app.domain.turns import Completed, Failed, MachineState, PressureLevel
 from app.ports import ChildTurns, Clock, MemoryStore, ModelClient, TodoStore, Toolbox
+
+logger = logging.getLogger(__name__)
 
 _TOOLS = msgspec.json.Decoder(tuple[ToolSpec, ...])
 
@@ -234,6 +237,9 @@ class Run:
         if not isinstance(step, machine.RunTools) or all(call.name in self.rules.offered for call in step.calls):
             return step
         calls = tuple(rightly_named(call, self.rules.offered, known=self.traits) for call in step.calls)
+        for call, meant in zip(step.calls, calls, strict=True):
+            if call is not meant:
+                logger.info("a call of %s is taken for one of %s", ascii(call.name[:64]), meant.name)
         return replace(step, calls=calls, message=msgspec.structs.replace(step.message, tool_calls=calls))
 
     def before_call(self) -> machine.BeforeCall:

@@ -10,7 +10,7 @@ from app.agent.machine import Finish, RunTools
 from app.domain.ids import TenantId, TurnId
 from app.domain.messages import Message, Role, ToolCall, ToolSpec
 from app.domain.model import ModelOptions
-from app.domain.tools import ToolContext, ToolOutcome
+from app.domain.tools import CallStatus, ToolContext, ToolOutcome
 from app.domain.turns import Completed, CompletedReason
 from app.ports import Toolbox
 
@@ -66,7 +66,9 @@ def test_anything_else_goes_on_as_ever(step: RunTools | Finish) -> None:
 
 
 async def test_a_clients_tool_is_never_run_here() -> None:
-    assert await TOOLS.call(ToolCall("1", "ask", "{}"), CONTEXT) == ToolOutcome(output=NOT_RUN, is_error=True)
+    assert await TOOLS.call(ToolCall("1", "ask", "{}"), CONTEXT) == ToolOutcome(
+        output=NOT_RUN, is_error=True, status=CallStatus.REFUSED, toolset="client"
+    )
     assert (await TOOLS.call(ToolCall("2", "lookup", "{}"), CONTEXT)).output == "lookup ran"
 
 

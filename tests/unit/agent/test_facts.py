@@ -1,14 +1,16 @@
 import msgspec
 
 from app.agent.batch import result_message
-from app.agent.facts import Arrivals, Record, Show, tool_completed
+from app.agent.facts import Arrivals, Record, Show, tools_completed
 from app.domain.events import MAX_EVENT_TEXT, AttemptFailedEvent, AttemptReset, ProviderFallback, ToolCompleted
-from app.domain.messages import Message, Role, ToolCall
+from app.domain.ids import MessageId, TurnId
+from app.domain.messages import Message, Role, StoredMessage, ToolCall
 from app.domain.model import AttemptFailed, FailureReason, MessageDelta, ReasoningDelta, RouteRef, RouteUse
 from app.domain.tools import FinishedCall, ToolOutcome
 from app.domain.turns import MachineState
 from tests.fakes.scripted_model import reply
 
+TURN = TurnId("turn_1")
 FIRST = RouteRef(provider="p1", model="m-test")
 SECOND = RouteRef(provider="p2", model="m-test")
 
@@ -97,6 +99,11 @@ def done(output: str, *, is_error: bool = False) -> FinishedCall:
     return FinishedCall(index=1, call=ToolCall("c2", "lookup", "{}"), outcome=ToolOutcome(output=output, is_error=is_error), duration_ms=7)
 
 
+def stored(output: str) -> StoredMessage:
+    message = result_message(done(output))
+    return StoredMessage(id=MessageId("msg_1"), session_id=None, seq=9, turn_id=TURN, message=message, archived=False, created_at_ms=0)
+
+
 def test_a_result_answers_its_call() -> None:
     assert result_message(done("no", is_error=True)) == Message(
         role=Role.TOOL, content="no", tool_call_id="c2", tool_name="lookup", is_error=True
@@ -106,7 +113,16 @@ def test_a_result_answers_its_call() -> None:
 def test_the_event_of_a_long_result_is_cut_and_says_so_the_message_is_whole() -> None:
     long = "x" * (MAX_EVENT_TEXT + 1)
     assert result_message(done(long)).content == long
-    assert tool_completed(done(long), long) == ToolCompleted(
-        tool_call_id="c2", name="lookup", output=long[:-1], is_error=False, duration_ms=7, output_truncated=True
+    (event,) = tools_completed(TURN, [done(long)], [stored(long)])
+    assert event == ToolCompleted(
+        tool_call_id="c2",
+        name="lookup",
+        output=long[:-1],
+        is_error=False,
+        duration_ms=7,
+        output_truncated=True,
+        output_url="/turns/turn_1/tool_results/c2?seq=9",
     )
-    assert not tool_completed(done(long[:-1]), long[:-1]).output_truncated
+    (short,) = tools_completed(TURN, [done(long[:-1])], [stored(long[:-1])])
+    assert isinstance(short, ToolCompleted)
+    assert (short.output_truncated, short.output_url) == (False, None)

@@ -17,6 +17,7 @@ from app.clock import SystemClock
 from app.tools.pool import ToolPool
 from app.turns.counters import Counters
 from app.turns.service import Turns
+from tests.fakes.calls import NoCalls
 from tests.fakes.cooldowns import InMemoryCooldowns
 from tests.fakes.kanban import InMemoryKanban
 from tests.fakes.memories import InMemoryMemories
@@ -95,6 +96,7 @@ def build(admin_key: str | None = ADMIN_KEY) -> Gateway:
         toolboxes=InMemoryToolbox({"time": ("get_time",), "notes": ("write_note", "add_note"), "core": ("memory",)}),
         model_clients=SilentModels(),
         turns=gateway.turns,
+        calls=NoCalls(),
         usage=InMemoryUsage(InMemoryTurns(gateway.sessions, InMemoryReplicas(clock), clock), clock),
         cooling=lambda: 2,
         route_health=HealthDesk(tenants, InMemoryCooldowns(clock), InMemoryRateWindows(clock), clock),

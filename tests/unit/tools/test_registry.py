@@ -13,7 +13,7 @@ import pytest
 
 from app.domain.errors import InvalidRequestError
 from app.domain.guardrails import ToolTraits
-from app.domain.tools import ToolContext, ToolOutcome
+from app.domain.tools import CallStatus, ToolContext, ToolOutcome
 from app.tools.execution import ToolExecutor
 from app.tools.pool import ToolPool
 from app.tools.registry import ToolRegistry
@@ -101,7 +101,7 @@ async def test_arguments_that_are_no_object_are_answered(arguments: str) -> None
     ids=["empty", "blank", "nan", "nul and surrogate"],
 )
 async def test_arguments_reach_the_tool_clean(arguments: str, seen: str) -> None:
-    assert await registry_of(ok).call(call_of(arguments=arguments), PROBE) == ToolOutcome(output=seen)
+    assert await registry_of(ok).call(call_of(arguments=arguments), PROBE) == ToolOutcome(output=seen, toolset="core")
 
 
 async def test_misfitting_arguments_are_answered_with_path_and_reason_and_not_run() -> None:
@@ -146,7 +146,7 @@ async def test_misfitting_arguments_are_answered_with_path_and_reason_and_not_ru
 )
 async def test_whatever_a_tool_raises_is_a_failed_result(error: BaseException, expected: str) -> None:
     outcome = await registry_of(raising(error)).call(call_of(), PROBE)
-    assert outcome == ToolOutcome(output=f"The tool failed: {expected}", is_error=True)
+    assert outcome == ToolOutcome(output=f"The tool failed: {expected}", is_error=True, toolset="core")
 
 
 async def test_a_tool_that_cancels_its_own_task_has_failed() -> None:
@@ -183,7 +183,7 @@ async def test_a_tool_may_give_its_outcome_itself() -> None:
     async def run(arguments: dict[str, Any], context: ToolContext) -> object:
         return ToolOutcome(output="", is_error=True)
 
-    assert await registry_of(run).call(call_of(), PROBE) == ToolOutcome(output="(no output)", is_error=True)
+    assert await registry_of(run).call(call_of(), PROBE) == ToolOutcome(output="(no output)", is_error=True, toolset="core")
 
 
 async def test_a_tool_that_takes_too_long_is_cancelled_and_answered() -> None:
@@ -197,7 +197,8 @@ async def test_a_tool_that_takes_too_long_is_cancelled_and_answered() -> None:
         return "never"
 
     outcome = await registry_of(run, timeout_s=0.02).call(call_of(), PROBE)
-    assert outcome == ToolOutcome(output="The tool did not finish within 0.02 s and was stopped; its effect is unknown.", is_error=True)
+    said = "The tool did not finish within 0.02 s and was stopped; its effect is unknown."
+    assert outcome == ToolOutcome(output=said, is_error=True, status=CallStatus.TIMEOUT, toolset="core")
     assert cancelled.is_set()
 
 
@@ -297,4 +298,4 @@ async def test_a_tool_that_needs_an_approval_is_not_run_without_one() -> None:
     assert (misfit.is_error, misfit.needs_approval, ran) == (True, False, [])
     assert "size" in misfit.output
     allowed = await registry.call(call_of("probe", "{}"), msgspec.structs.replace(PROBE, approved=True))
-    assert (allowed, len(ran)) == (ToolOutcome(output="done"), 1)
+    assert (allowed, len(ran)) == (ToolOutcome(output="done", toolset="core"), 1)

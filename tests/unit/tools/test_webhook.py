@@ -16,7 +16,7 @@ from app.domain.outbound import OutboundPolicy
 from app.domain.tenant_tools import WebhookMethod, WebhookTool, WebhookToolSpec
 from app.domain.tenants import Tenant, TenantSettings
 from app.domain.tool_rules import signing_key
-from app.domain.tools import ToolContext, ToolOutcome
+from app.domain.tools import CallStatus, ToolContext, ToolOutcome
 from app.tools.execution import ToolExecutor
 from app.tools.outbound import NOT_PUBLIC, Outbound
 from app.tools.registry import ToolRegistry
@@ -274,13 +274,14 @@ async def test_tools_of_a_tenant_are_its_own_and_follow_its_revision(server: Web
     box = registry.for_tenant(tenant(hook, tool(server.url(), name="own")))
     assert box.toolset_names() == ("core", "webhooks")
     assert [spec.name for spec in await box.specs(["core", "webhooks"])] == ["lookup", "own"]
-    assert box.traits()["lookup"] == ToolTraits(read_only=True, approval=True)
+    assert box.traits()["lookup"] == ToolTraits(read_only=True, approval=True, secrets=frozenset({"q"}))
     server.pages["/"] = OK
     asked = await box.call(call_of("lookup", '{"q": "a"}'), context_of("lookup"))
     assert (asked.is_error, asked.needs_approval) == (True, True)
     allowed = msgspec.structs.replace(context_of("lookup"), approved=True)
     assert (await box.call(call_of("lookup", '{"q": "a"}'), allowed)).output == "done"
-    assert (await box.call(call_of("lookup", '{"q": 1}'), context_of("lookup"))).is_error
+    misfit = await box.call(call_of("lookup", '{"q": 4711}'), context_of("lookup"))
+    assert (misfit.ended_as, misfit.toolset, "4711" in misfit.output) == (CallStatus.REFUSED, "webhooks", False)
     assert (await box.call(call_of("own"), context_of("own"))).output == "the gateway's"
     assert len(server.received) == 1
 

@@ -27,7 +27,9 @@ async def get_time(arguments: str) -> ToolOutcome:
 
 @pytest.mark.parametrize("arguments", ["", "{}", '{"timezone":""}', '{"timezone":"UTC"}', '{"timezone":" UTC ","why":"x"}'])
 async def test_without_a_zone_it_is_utc(arguments: str) -> None:
-    assert await get_time(arguments) == ToolOutcome(output='{"time":"2026-12-31T23:59:59+00:00","timezone":"UTC","weekday":"Thursday"}')
+    assert await get_time(arguments) == ToolOutcome(
+        output='{"time":"2026-12-31T23:59:59+00:00","timezone":"UTC","weekday":"Thursday"}', toolset="core"
+    )
 
 
 async def test_a_zone_moves_time_and_weekday() -> None:

@@ -56,7 +56,7 @@ async def test_an_image_is_fetched_and_shown_as_what_it_is(server: WebServer, mo
     server.pages["/"] = Answer(body=image, content_type="text/plain")
     clients = ScriptedClients(model)
     outcome = await look(server.url(), clients)
-    assert outcome == ToolOutcome(output="A boat.", uses=(RouteUse(route=PRIMARY, attempts=1, usage=USAGE),))
+    assert outcome == ToolOutcome(output="A boat.", uses=(RouteUse(route=PRIMARY, attempts=1, usage=USAGE),), toolset="web")
     assert clients.asked == [Purpose.VISION]
     assert model.requests[0].messages[0].content == [
         {"type": "text", "text": "What is it?"},
@@ -99,9 +99,11 @@ async def test_a_file_that_is_too_large_is_not_read_to_its_end(server: WebServer
 
 async def test_a_model_that_does_not_answer_is_a_failed_call() -> None:
     model = ScriptedModel([ModelUnavailableError(FailureReason.UNSUPPORTED, "No route takes images.")])
-    assert await look(data_url(PNG), ScriptedClients(model)) == ToolOutcome(output="Not looked at: No route takes images.", is_error=True)
+    assert await look(data_url(PNG), ScriptedClients(model)) == ToolOutcome(
+        output="Not looked at: No route takes images.", is_error=True, toolset="web"
+    )
 
 
 async def test_a_tenant_without_a_chain_gets_a_clear_result() -> None:
     outcome = await look(data_url(PNG), ScriptedClients(None))
-    assert outcome == ToolOutcome(output="Not looked at: This tenant has no chat chain.", is_error=True)
+    assert outcome == ToolOutcome(output="Not looked at: This tenant has no chat chain.", is_error=True, toolset="web")

@@ -89,7 +89,7 @@ async def test_several_pages_come_in_the_order_asked_for_and_failures_stay_with_
 
 async def test_when_no_page_can_be_read_the_call_failed(server: WebServer) -> None:
     outcome = await extract({"urls": [server.url()]}, allow="")
-    assert outcome == ToolOutcome(output=f"{server.url()}\nNot read: {NOT_PUBLIC}", is_error=True)
+    assert outcome == ToolOutcome(output=f"{server.url()}\nNot read: {NOT_PUBLIC}", is_error=True, toolset="web")
     assert server.connections == 0
 
 
@@ -129,7 +129,9 @@ async def test_a_longer_text_is_condensed_by_its_chain_and_charged(server: WebSe
     model = ScriptedModel([[reply(text="The gist.")]])
     clients = ScriptedClients(model)
     outcome = await extract({"urls": [server.url()], "focus": "arches"}, clients=clients)
-    assert outcome == ToolOutcome(output=f"{server.url()}\n[condensed from {MAX_TEXT + 1:,} characters]\n\nThe gist.", uses=(CALLED,))
+    assert outcome == ToolOutcome(
+        output=f"{server.url()}\n[condensed from {MAX_TEXT + 1:,} characters]\n\nThe gist.", uses=(CALLED,), toolset="web"
+    )
     assert clients.asked == [Purpose.WEB_EXTRACT]
     asked = str(model.requests[0].messages[0].content)
     assert "What is asked for: arches" in asked
@@ -192,4 +194,4 @@ async def test_cancelling_stops_the_condensing(server: WebServer) -> None:
 async def test_a_page_that_takes_too_long_to_parse_is_given_up(server: WebServer) -> None:
     server.pages["/"] = html("<html><body><p " + " ".join(f'a{number}="x"' for number in range(100_000)) + ">text</p></body></html>")
     outcome = await extract({"urls": [server.url()]}, parse_s=0.2)
-    assert outcome == ToolOutcome(output=f"{server.url()}\nNot read: The page could not be parsed in time.", is_error=True)
+    assert outcome == ToolOutcome(output=f"{server.url()}\nNot read: The page could not be parsed in time.", is_error=True, toolset="web")
