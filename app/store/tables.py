@@ -160,13 +160,7 @@ sessions = Table(
     Index("ix_sessions_parent", "parent_session_id", postgresql_where=text("parent_session_id IS NOT NULL")),
     Index("ix_sessions_tenant_id_id", "tenant_id", "id"),
     Index("ix_sessions_tenant_id_end_user_id", "tenant_id", "end_user", "id"),
-    Index(
-        "uq_sessions_idempotency",
-        "tenant_id",
-        "idempotency_key",
-        unique=True,
-        postgresql_where=text("idempotency_key IS NOT NULL"),
-    ),
+    Index("uq_sessions_idempotency", "tenant_id", "idempotency_key", unique=True, postgresql_where=text("idempotency_key IS NOT NULL")),
 )
 
 messages = Table(
@@ -268,10 +262,7 @@ turns = Table(
     Column("parent_turn_id", Text, comment="the turn that started it and outlives it"),
     Index("ix_turns_open_children", "parent_turn_id", postgresql_where=text("parent_turn_id IS NOT NULL AND ended_at IS NULL")),
     Index(
-        "uq_turns_session_holder",
-        "session_id",
-        unique=True,
-        postgresql_where=text("state IN ('running', 'requires_action', 'resuming')"),
+        "uq_turns_session_holder", "session_id", unique=True, postgresql_where=text("state IN ('running', 'requires_action', 'resuming')")
     ),
     Index("ix_turns_queue", "session_id", "rank", "ordinal", postgresql_where=text("state = 'queued'")),
     Index("ix_turns_waiting", "expires_at", postgresql_where=text("state = 'requires_action'")),
@@ -281,13 +272,7 @@ turns = Table(
     Index("ix_turns_session_id_id", "session_id", "id"),
     Index("ix_turns_unpruned", "ended_at", postgresql_where=text("ended_at IS NOT NULL AND NOT deltas_pruned")),
     Index("ix_turns_stateless", "ended_at", postgresql_where=text("ended_at IS NOT NULL AND session_id IS NULL")),
-    Index(
-        "uq_turns_idempotency",
-        "session_id",
-        "idempotency_key",
-        unique=True,
-        postgresql_where=text("idempotency_key IS NOT NULL"),
-    ),
+    Index("uq_turns_idempotency", "session_id", "idempotency_key", unique=True, postgresql_where=text("idempotency_key IS NOT NULL")),
 )
 
 kanban_cards = Table(

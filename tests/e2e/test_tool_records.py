@@ -43,7 +43,7 @@ def client(stage: tuple[Replica, Client]) -> Client:
 
 
 async def test_every_call_is_recorded_with_how_it_ended(client: Client, provider: Simulator) -> None:
-    wanted = (("lookup", {"q": "z"}), ("boom", {}), ("lookup", {"q": 7}), ("no_such_thing", {}))
+    wanted: tuple[tuple[str, dict[str, object]], ...] = (("lookup", {"q": "z"}), ("boom", {}), ("lookup", {"q": 7}), ("no_such_thing", {}))
     frames = await client.run(await client.session(), asks_for(*wanted))
     calls = (await client.get(first_turn_id(frames)))["tool_calls"]
     assert [(call["tool_call_id"], call["name"], call["toolset"], call["outcome"]) for call in calls] == [
@@ -208,10 +208,17 @@ async def test_a_webhooks_calls_are_recorded_and_its_secrets_hidden(stage: tuple
 
 async def test_a_name_that_is_nearly_right_is_run_and_an_ambiguous_one_is_not(client: Client, provider: Simulator) -> None:
     session_id = await client.session()
-    frames = await client.run(session_id, asks_for(("Look-Up_tool", {"q": "z"}), ("swallow-cancl", {}), ("LookUp", {"q": 1})))
+    orders = [{"type": "function", "function": {"name": name}} for name in ("place_order", "place_orders")]
+    wanted: tuple[tuple[str, dict[str, object]], ...] = (("Lookup_tool", {"q": "z"}), ("place_ordr", {}), ("look-up", {"q": "y"}))
+    frames = await client.run(session_id, asks_for(*wanted), tools=orders)
     outputs = [output for _, output in results_sent(provider)]
-    assert outputs[0] == "found z"
-    assert [frame.data["name"] for frame in of_type(frames, "tool.completed")].count("lookup") == 2
+    assert outputs == [
+        "found z",
+        "There is no tool 'place_ordr'. Did you mean place_order or place_orders? Call it by its name.",
+        "found y",
+    ]
+    calls = (await client.get(first_turn_id(frames)))["tool_calls"]
+    assert [(call["name"], call["outcome"]) for call in calls] == [("lookup", "ok"), ("place_ordr", "refused"), ("lookup", "ok")]
     await assert_goes_on(client, provider, session_id)
 
 
