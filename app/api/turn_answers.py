@@ -191,7 +191,7 @@ async def finished(
     finally:
         gone.cancel()
         reading.cancel()
-    body = turn_body(await services_of(request).turns.get(caller.tenant.id, turn_id))
+    body = await turn_detail(services_of(request), caller.tenant.id, turn_id)
     if body.error is not None:
         return problem_response(request.scope, body.error, headers)
     return json_response(body, 200, headers)

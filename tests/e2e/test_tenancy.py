@@ -15,7 +15,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("PATCH", "/sessions/{session_id}"): {"system_prompt": "mine now"},
     ("POST", "/turns/{turn_id}/tool_results"): {"results": [{"tool_call_id": "call_1", "output": "mine now"}]},
 }
-UNKNOWN = {"session_id": "sess_00000000000000000000000000", "turn_id": "turn_00000000000000000000000000"}
+UNKNOWN = {"tool_call_id": "c0", "session_id": "sess_00000000000000000000000000", "turn_id": "turn_00000000000000000000000000"}
 TABLES = ("tenants", "sessions", "messages", "turns", "turn_events", "todos", "memory", "summaries", "api_keys", "turn_answers")
 
 
@@ -47,7 +47,7 @@ async def test_another_tenants_ids_are_unknown_ids(gateway: Replica, client: Cli
         with_ids = [route for route in sorted(TENANT) if "_id}" in route[1]]
         for session_id, turn_id in ((done_session, done), (busy_session, busy)):
             for route in with_ids:
-                foreign = await ask(other, route, {"session_id": session_id, "turn_id": turn_id})
+                foreign = await ask(other, route, {"session_id": session_id, "turn_id": turn_id, "tool_call_id": "c0"})
                 unknown = await ask(other, route, UNKNOWN)
                 assert foreign == unknown, route
                 assert foreign[0] == 404, route
@@ -81,6 +81,7 @@ async def test_without_a_good_key_every_route_is_closed(gateway: Replica, client
         "turn_id": turn,
         "name": "acme",
         "tool": "lookup",
+        "tool_call_id": "c0",
         "key_id": "key_x",
         "model": "sim-text",
         "tenant": "acme",

@@ -232,8 +232,9 @@ async def follow_turn(
 @router.post("/turns/{turn_id}/cancel", summary="Interrupt a turn", response_class=Response, responses=_INTERRUPT_RESPONSES)
 async def interrupt_turn(request: Request, caller: Caller, turn_id: str) -> Response:
     """Stop a turn. Idempotent; the record stays."""
-    view = await services_of(request).turns.interrupt(caller.tenant.id, turn_id_of(turn_id))
-    return json_response(turn_body(view), 200 if view.state.terminal else 202)
+    services, known = services_of(request), turn_id_of(turn_id)
+    view = await services.turns.interrupt(caller.tenant.id, known)
+    return json_response(await turn_detail(services, caller.tenant.id, known), 200 if view.state.terminal else 202)
 
 
 async def _frames(services: Services, tenant_id: TenantId, started: Started) -> AsyncGenerator[bytes, None]:
